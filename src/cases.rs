@@ -137,7 +137,7 @@ impl Cases {
     ///
     /// # Errors
     /// If no case has this name; the message lists the names.
-    pub fn named(&self, name: &str) -> Result<&Case> {
+    pub(crate) fn named(&self, name: &str) -> Result<&Case> {
         self.case.iter().find(|case| case.name == name).ok_or_else(|| {
             let known: Vec<_> = self.case.iter().map(|case| case.name.as_str()).collect();
             Error::Usage(format!("unknown case '{name}'; known: {}", known.join(", ")))

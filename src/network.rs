@@ -18,7 +18,7 @@ const LEAST: u64 = 30_000;
 const MOST_REDIRECTS: usize = 10;
 
 /// Returns a client that opens connections on demand and reuses them. Proxies are taken from the environment.
-pub fn agent() -> Agent {
+pub(crate) fn agent() -> Agent {
     config().build().new_agent()
 }
 

@@ -27,7 +27,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("atomic_write", &["shutdown"]),
     ("view", &["lazy_bytes", "tensor", "weight"]),
     ("tap", &["checkpoint", "tensor"]),
-    ("measure", &["error_map", "exponential", "view", "weight", "parallel"]),
+    ("json_number", &[]),
+    ("measure", &["error_map", "exponential", "json_number", "view", "weight", "parallel"]),
     ("format", &["input", "memory", "lazy_bytes", "weight", "error"]),
     ("tokenizer", &["library_panic", "format", "error"]),
     ("kernels", &["tensor", "parallel"]),
@@ -172,11 +173,24 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "noise",
-        &["checkpoint", "tensor", "error", "view", "tap", "measure", "numerics", "exact", "check", "weight"],
+        &[
+            "json_number",
+            "checkpoint",
+            "tensor",
+            "error",
+            "view",
+            "tap",
+            "measure",
+            "numerics",
+            "exact",
+            "check",
+            "weight",
+        ],
     ),
     (
         "verdict",
         &[
+            "json_number",
             "catalogue",
             "ops exact",
             "checkpoint",
@@ -290,6 +304,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "report",
         &[
+            "json_number",
             "input",
             "atomic_write",
             "format",

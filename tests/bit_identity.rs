@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::common::{counterpart, judge_in, reference_of, variant};
 use half::{bf16, f16};
 use serde_json::Value;
-use xcheck::align::{AlignedDump, Heads, Selection, aligned};
+use xcheck::align::{AlignedDump, Selection, aligned};
 use xcheck::check::{ArrayComparison, ContinuationValues, EngineProperties, LiveComparison, Mode, Role};
 use xcheck::checkpoint::{Point, Site, ValueKind};
 use xcheck::dump::{ArrayValues, Dump};
@@ -171,7 +171,7 @@ fn differing(site: Site, ours: &Tensor, theirs: &ArrayValues) -> Vec<Other> {
 }
 
 fn values(reference: &Dump, site: Site) -> ArrayValues {
-    let view = aligned(reference, site, Heads::AS_THEY_ARE).expect("it is sound").expect("the dump holds it");
+    let view = aligned(reference, site).expect("it is sound").expect("the dump holds it");
     ArrayValues::from(&view)
 }
 

@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use crate::common::share::one_of;
 use crate::common::terminal::Terminal;
 use serde_json::{Value, json};
-use xcheck::check::{ArrayComparison, Gate, Tolerance};
+use xcheck::check::{ArrayComparison, Tolerance};
 use xcheck::checkpoint::{Point, Site};
 use xcheck::dump::Manifest;
 use xcheck::measure::{ColumnSelection, ValuePrecision, measure};
 use xcheck::tensor::Tensor;
-use xcheck::verdict::{SiteObservation, SiteResult, Verdict, VerdictCriteria};
+use xcheck::verdict::{SiteResult, Verdict};
 use xcheck::view::View;
-use xcheck::weight::DType;
 
 /// A dump of `reference-scripts/dump/dump_logprobs.py`.
 fn shipped(name: &str) -> PathBuf {
@@ -503,17 +502,10 @@ fn judged(point: Point, candidate: f32, reference: f32) -> Verdict {
     let found = measure(View::from(&candidate), View::from(&reference), ValuePrecision::F32, |_| {
         ColumnSelection::All
     });
-    let found =
-        SiteObservation { local: Some(ArrayComparison::Measured(found)), ..SiteObservation::default() };
     let source = "a test".to_owned();
-    let measure = VerdictCriteria {
-        tolerance: Tolerance { max_abs: 1e-4, mean_abs: None, min_cosine: None, source, is_asked: true },
-        gate: Gate::Tolerance,
-        computed: DType::F32,
-        is_single_operation: true,
-        demanded_of: None,
-    };
-    SiteResult::judge(Site { point, layer: None, pass: Some(0) }, 0..1, found, measure).verdict
+    let tolerance = Tolerance { max_abs: 1e-4, mean_abs: None, min_cosine: None, source, is_asked: true };
+    let row = SiteResult::new(Site { point, layer: None, pass: Some(0) }, 0..1, tolerance);
+    row.judge(None, Some(ArrayComparison::Measured(found))).verdict
 }
 
 /// Of a token that is certain the logarithm is zero, which is no array that nobody has written.

@@ -11,7 +11,7 @@ use xcheck::measure::{
     measure_tokens,
 };
 use xcheck::noise::NoiseFloor;
-use xcheck::verdict::{Doubt, SiteObservation, SiteResult, Verdict, VerdictCriteria};
+use xcheck::verdict::{Doubt, SiteResult, Verdict};
 use xcheck::view::View;
 use xcheck::weight::DType;
 
@@ -47,15 +47,8 @@ fn row_by(
     let tolerance =
         Tolerance { max_abs, mean_abs, min_cosine: None, source: "this test".into(), is_asked: false };
     let [accumulated, local] = [accumulated, Some(local)].map(|found| found.map(ArrayComparison::Measured));
-    let found = SiteObservation { accumulated, local, ..SiteObservation::default() };
-    let measure = VerdictCriteria {
-        tolerance,
-        gate,
-        computed: DType::F32,
-        is_single_operation: true,
-        demanded_of: None,
-    };
-    SiteResult::judge(site, 0..1, found, measure)
+    let row = SiteResult::new(site, 0..1, tolerance);
+    SiteResult { gate, is_single_operation: true, ..row }.judge(accumulated, local)
 }
 
 #[test]
@@ -217,7 +210,8 @@ fn an_error_that_is_allowed_and_as_large_as_the_values_must_be_explained_by_roun
 fn a_floor_that_would_explain_zeros_explains_nothing() {
     let judged = |rounding: f64| {
         let measured = compare(&[1.001, 2.0], &[1.0, 2.0]);
-        let mut row = row_by(Gate::Rounding, None, measured, 1e-4, None).in_doubt(Doubt::Exceeds);
+        let row = row_by(Gate::Rounding, None, measured, 1e-4, None);
+        let mut row = SiteResult { doubt: Doubt::Exceeds, ..row };
         row.weigh(NoiseFloor { max_scaled: rounding, rel_l2: rounding, max_abs: rounding }, None);
         (row.verdict, row.reason.unwrap_or_default())
     };
@@ -232,7 +226,7 @@ fn a_noise_floor_of_logprobs_explains_nothing_if_it_is_a_nat() {
     let judged = |rounding: f64| {
         let mut row = row_by(Gate::Rounding, None, compare(&[-3.1e-6], &[-3e-6]), 1e-8, None);
         row.site = Site { point: Point::TokenLogprobs, layer: None, pass: Some(0) };
-        let mut row = row.in_doubt(Doubt::Exceeds);
+        let mut row = SiteResult { doubt: Doubt::Exceeds, ..row };
         row.weigh(NoiseFloor { max_scaled: 1.3, rel_l2: 1.3, max_abs: rounding }, None);
         row.verdict
     };
@@ -260,19 +254,9 @@ fn a_cosine_below_its_bound_fails() {
             source: "this test".into(),
             is_asked: true,
         };
-        let observed = SiteObservation {
-            local: Some(ArrayComparison::Measured(found.clone())),
-            ..SiteObservation::default()
-        };
         let site = Site { point: Point::FfnOut, layer: Some(0), pass: Some(0) };
-        let measure = VerdictCriteria {
-            tolerance,
-            gate: Gate::Tolerance,
-            computed: DType::F32,
-            is_single_operation: true,
-            demanded_of: None,
-        };
-        SiteResult::judge(site, 0..1, observed, measure).verdict
+        let row = SiteResult::new(site, 0..1, tolerance);
+        row.judge(None, Some(ArrayComparison::Measured(found.clone()))).verdict
     };
     let cosine = found.errors.cosine;
     assert_eq!((by(cosine), by(cosine + 1e-9)), (Verdict::Pass, Verdict::Fail));

@@ -39,9 +39,9 @@ proptest! {
             assert_relative_eq!(place.delta, logs.fold(0.0, f64::max), max_relative = 1e-9);
             let tops = Tops::of(&View::of(&[width], q), &View::of(&[width], p)).expect("nothing is NaN");
             let best = (0..width).max_by(|&a, &b| q[a].total_cmp(&q[b])).expect("there are some");
-            prop_assert_eq!(tops.candidate[0].0 as usize, best);
-            assert_relative_eq!(tops.candidate[0].1, softmax(q)[best], max_relative = 1e-9);
-            prop_assert!(tops.candidate.windows(2).all(|two| two[0].1 >= two[1].1));
+            prop_assert_eq!(tops.candidate[0].token as usize, best);
+            assert_relative_eq!(tops.candidate[0].probability, softmax(q)[best], max_relative = 1e-9);
+            prop_assert!(tops.candidate.windows(2).all(|two| two[0].probability >= two[1].probability));
             assert_relative_eq!(tops.divergence, place.divergence, epsilon = 1e-12);
         }
     }
@@ -54,7 +54,7 @@ fn the_same_is_not_apart_and_nan_leads_nothing() {
     let tops = Tops::of(&view, &view).expect("it is told");
     assert_eq!((tops.divergence, tops.candidate == tops.reference), (0.0, true));
     assert_eq!(
-        tops.candidate.iter().map(|(id, _)| *id).collect::<Vec<_>>(),
+        tops.candidate.iter().map(|likely| likely.token).collect::<Vec<_>>(),
         [1, 2, 0, 3],
         "of equals the lowest id first"
     );

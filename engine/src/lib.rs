@@ -11,6 +11,7 @@
 //! - [`view`]: stored numbers under another order of axes
 //! - [`error_map`]: errors of an array by position and magnitude
 //! - `exponential`: e^x in `f64`, for loops that compilers vectorise
+//! - [`json_number`]: numbers in JSON, NaN and infinities included
 //! - [`measure`]: differences between two arrays
 //! - [`error`]: error types and their messages
 //! - [`memory`]: free memory, checked before large allocations
@@ -47,6 +48,7 @@ pub(crate) mod exponential;
 pub mod fatal_error;
 pub mod format;
 pub mod input;
+pub mod json_number;
 pub mod kernels;
 pub mod lazy_bytes;
 pub mod library_panic;

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 pub use self::input_scale::{InputCodes, InputScale};
 use crate::lazy_bytes::LazyBytes;
@@ -15,9 +16,9 @@ use crate::lazy_bytes::LazyBytes;
 macro_rules! dtypes {
     ($($variant:ident $name:literal $block:literal $bytes:literal;)*) => {
         /// Encoding of the elements of a stored tensor.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[allow(missing_docs, non_camel_case_types)] // the names are the documentation: ggml's own, and llama2.c's version 2
-        pub enum DType { $($variant,)* }
+        pub enum DType { $(#[serde(rename = $name)] $variant,)* }
 
         impl DType {
             /// All types, in declaration order.
@@ -254,7 +255,7 @@ impl Matrix {
     }
 
     /// Sets the scales of an FP8 cache that stores the products.
-    pub fn with_cache_scales(self, cache_scales: Option<Vec<f32>>) -> Self {
+    pub(crate) fn with_cache_scales(self, cache_scales: Option<Vec<f32>>) -> Self {
         Self { cache_scales: cache_scales.map(Arc::new), ..self }
     }
 
@@ -383,7 +384,7 @@ impl Matrix {
     }
 
     /// Returns the bytes of the matrix in its file.
-    pub fn parts(&self) -> impl Iterator<Item = &LazyBytes> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &LazyBytes> {
         [&self.data].into_iter().chain(&self.scales)
     }
 

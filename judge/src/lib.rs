@@ -54,6 +54,6 @@ pub mod verdict;
 // The engine's modules have the same names here.
 use xcheck_engine::{
     architecture, atomic_write, catalogue, change, checkpoint, engine, error, error_map, exact, format,
-    input, library_panic, measure, memory, model, numerics, ops, parallel, tap, tensor, tracing, view,
-    weight,
+    input, json_number, library_panic, measure, memory, model, numerics, ops, parallel, tap, tensor, tracing,
+    view, weight,
 };

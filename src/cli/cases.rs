@@ -39,7 +39,7 @@ impl CaseOptions {
     }
 
     /// Returns the names of the requested cases.
-    pub fn named(&self) -> &[String] {
+    pub(crate) fn named(&self) -> &[String] {
         &self.case
     }
 

@@ -45,7 +45,7 @@ impl Fingerprint {
     }
 
     /// Makes a fingerprint from a known hash.
-    pub fn known(sha256: String) -> Self {
+    pub(crate) fn known(sha256: String) -> Self {
         let compute = Self::new(|| unreachable!("a known hash is never computed"));
         Self { found: Arc::new(Mutex::new(Some(sha256))), ..compute }
     }

@@ -24,7 +24,7 @@ pub(crate) struct PromptOptions {
 
 impl PromptOptions {
     /// Returns true if an input was given.
-    pub fn is_given(&self) -> bool {
+    pub(crate) fn is_given(&self) -> bool {
         self.prompt.is_some() || self.tokens.is_some()
     }
 

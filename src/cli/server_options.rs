@@ -106,13 +106,13 @@ impl ServerOptions {
     ///
     /// # Errors
     /// If it does not answer, or its protocol is unknown.
-    pub fn identify(&self, client: &Client) -> Result<ServerIdentity> {
+    pub(crate) fn identify(&self, client: &Client) -> Result<ServerIdentity> {
         tell!("at most {} requests to {}", self.requests, client.base());
         identify(client, self.server, self.served_model.as_deref()).map_err(whole)
     }
 
     /// Returns the number of top tokens to ask for.
-    pub fn top(&self, server: &dyn ServerApi) -> usize {
+    pub(crate) fn top(&self, server: &dyn ServerApi) -> usize {
         self.top.unwrap_or(server.most_likeliest())
     }
 

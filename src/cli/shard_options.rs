@@ -34,7 +34,7 @@ fn shard(text: &str) -> std::result::Result<ShardChoice, String> {
 
 impl ShardOptions {
     /// Returns true if a shard was requested.
-    pub fn is_given(&self) -> bool {
+    pub(crate) fn is_given(&self) -> bool {
         self.shard.is_some()
     }
 

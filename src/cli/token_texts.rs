@@ -23,7 +23,9 @@ pub(crate) fn texts(target: Option<&RequestedModel>, outcome: &Outcome, manifest
         ids.extend(chosen.into_iter().flat_map(chosen_ids));
         let tops =
             [&row.accumulated, &row.local].into_iter().flatten().filter_map(|found| found.tops.as_ref());
-        ids.extend(tops.flat_map(|tops| tops.candidate.iter().chain(&tops.reference)).map(|(id, _)| *id));
+        ids.extend(
+            tops.flat_map(|tops| tops.candidate.iter().chain(&tops.reference)).map(|likely| likely.token),
+        );
     }
     let text = |id: u32| Some((id, tokenizer.decode_lossy(&[id]).ok()?));
     PromptTokens { prompt, texts: ids.into_iter().filter_map(text).collect() }

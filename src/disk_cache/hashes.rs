@@ -158,7 +158,7 @@ fn forget_oldest(folder: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// If the bytes cannot be read.
-pub fn hash_of(mut hash: impl Digest, bytes: &mut impl Read) -> io::Result<String> {
+pub(crate) fn hash_of(mut hash: impl Digest, bytes: &mut impl Read) -> io::Result<String> {
     update(&mut hash, bytes)?;
     Ok(hex::encode(hash.finalize()))
 }

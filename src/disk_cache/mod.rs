@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 pub(crate) use blocks::CachedBlocks;
 pub(crate) use content::PinnedContent;
-pub use hashes::{PinnedFile, hash_of};
+pub use hashes::PinnedFile;
+pub(crate) use hashes::hash_of;
 pub(crate) use space::BLOCK;
 
 use crate::atomic_write;

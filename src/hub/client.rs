@@ -90,7 +90,13 @@ impl<'s> HubClient<'s> {
     ///
     /// # Errors
     /// If the hub cannot be reached or refuses.
-    pub fn read(&self, repo: &str, commit: &str, file: &str, start: u64) -> Result<(u64, impl Read + use<>)> {
+    pub(crate) fn read(
+        &self,
+        repo: &str,
+        commit: &str,
+        file: &str,
+        start: u64,
+    ) -> Result<(u64, impl Read + use<>)> {
         let what = format!("{file} of {repo}");
         let url = format!("{}/{repo}/resolve/{commit}/{file}", self.settings.endpoint);
         let answer = self.get(&url, repo, &what, (start > 0).then(|| format!("bytes={start}-")))?;

@@ -16,7 +16,8 @@ mod name;
 mod settings;
 
 pub(crate) use cache::{CacheState, VerifiedModel};
-pub use known_models::{KnownFiles, KnownModel, named, nearest};
+pub(crate) use known_models::KnownFiles;
+pub use known_models::{KnownModel, named, nearest};
 pub use name::{HubModel, RepoFiles};
 pub use settings::HubSettings;
 

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::checkpoint::Site;
 use crate::matrix::{CellResult, CellSummary, ComparisonMatrix, MatrixPlan};
-use crate::report::{ArchitectureRow, JsonNumber};
+use crate::report::JsonNumber;
 
 const SCHEMA: &str = "xcheck-matrix";
 const VERSION: u32 = 2;
@@ -28,7 +28,7 @@ pub(super) fn value(matrix: &ComparisonMatrix) -> Value {
         "axes": axes.iter().map(|axis| json!({"name": axis.name, "values": axis.values})).collect::<Vec<_>>(),
         "rows": names(rows),
         "columns": names(columns),
-        "architectures": matrix.by_architecture().iter().map(ArchitectureRow::new).collect::<Vec<_>>(),
+        "architectures": matrix.by_architecture(),
         "cells": matrix.done.iter().map(|done| cell(matrix.plan, done)).collect::<Vec<_>>(),
     })
 }

@@ -21,7 +21,8 @@ pub use html::html;
 pub use json::json;
 pub(crate) use key::CellInputs;
 pub use markdown::markdown;
-pub use plan::{MakeCommand, MatrixCell, MatrixPlan};
+pub use plan::MatrixPlan;
+pub(crate) use plan::{MakeCommand, MatrixCell};
 pub use table::table;
 
 use crate::report::{ArchitectureSummary, rolled_up};

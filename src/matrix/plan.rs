@@ -62,7 +62,7 @@ enum MakeTemplate {
 
 /// Command that makes the dump that a cell compares.
 #[derive(Clone, Debug)]
-pub struct MakeCommand {
+pub(crate) struct MakeCommand {
     /// Program and arguments.
     pub(crate) words: Vec<String>,
     /// Words of the command that may name input files.

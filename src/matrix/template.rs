@@ -16,7 +16,7 @@ impl Template {
     ///
     /// # Errors
     /// If a brace is unmatched; the error is a message.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let lone =
             |brace| format!("'{text}' has an unmatched {brace}; write {brace}{brace} for a literal brace");
         let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);

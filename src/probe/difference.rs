@@ -31,7 +31,7 @@ pub struct AnswerDifference {
 
 /// Two tokens at one position.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DivergentTokens {
+pub(crate) struct DivergentTokens {
     /// Position at which the tokens differ.
     pub(crate) at: usize,
     /// Text of both tokens.
@@ -42,7 +42,7 @@ pub struct DivergentTokens {
 
 /// Margin of one token over another.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum TokenMargin {
+pub(crate) enum TokenMargin {
     /// The margin, if both log-probabilities are known.
     Told(LogprobDifference),
     /// The other token is not among the returned top tokens, so it is at most as likely as the least likely of them.

@@ -29,9 +29,11 @@ pub use answer::{
 pub(crate) use check::{ProbeCheck, ProbeSubject};
 pub(crate) use client::{Client, ClientLimits, is_here};
 pub(crate) use difference::coarseness;
-pub use difference::{AnswerDifference, DivergentTokens, LogprobDifference, TokenMargin, decimals};
+pub use difference::{AnswerDifference, LogprobDifference, decimals};
 pub(crate) use noise_floor::{distance, floor};
 pub(crate) use recording::{Recording, TokenTextIds};
 pub use server::{ConversationMessage, RenderedConversation, ServerApi};
-pub use server_identity::{ServerIdentity, ServerProtocol, identify, speak};
-pub use tokens::{CONVERSATION, ModelTemplate, TEXTS, of_prompt, template, tokenization};
+pub(crate) use server_identity::{ServerIdentity, speak};
+pub use server_identity::{ServerProtocol, identify};
+pub(crate) use tokens::{CONVERSATION, tokenization};
+pub use tokens::{ModelTemplate, TEXTS, of_prompt, template};

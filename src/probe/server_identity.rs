@@ -155,7 +155,7 @@ fn only_model(client: &Client, found: &Value) -> ServerAnswer<String> {
 }
 
 /// Returns the interface for the server's protocol.
-pub fn speak<'c>(client: &'c Client, known: &ServerIdentity) -> Box<dyn ServerApi + 'c> {
+pub(crate) fn speak<'c>(client: &'c Client, known: &ServerIdentity) -> Box<dyn ServerApi + 'c> {
     let model = known.model.clone();
     match known.kind {
         ServerProtocol::LlamaServer => Box::new(llama_server::LlamaServer { client }),

@@ -26,7 +26,7 @@ pub const TEXTS: [&str; 8] = [
 ///
 /// # Errors
 /// If the server fails, or the model's own tokenizer is invalid.
-pub fn tokenization(
+pub(crate) fn tokenization(
     server: &dyn ServerApi,
     own: Option<&dyn Tokenizer>,
     lacking: &str,
@@ -91,7 +91,7 @@ fn parting(text: impl Display, theirs: &[u32], ours: &[u32]) -> String {
 }
 
 /// A conversation. The rendered text must contain all of its words.
-pub const CONVERSATION: [ConversationMessage; 3] =
+pub(crate) const CONVERSATION: [ConversationMessage; 3] =
     [("user", "Name the 3 colours."), ("assistant", "Red, green, blue."), ("user", "And in German?")];
 
 /// The chat template in the model's own files, rendered.

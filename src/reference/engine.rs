@@ -19,7 +19,7 @@ pub enum ReferenceEngine {
 
 /// The files of a model that an engine reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineInput {
+pub(crate) enum EngineInput {
     /// A Hugging Face directory.
     Directory,
     /// A GGUF file.

@@ -14,7 +14,8 @@ mod reference_folder;
 mod watched_output;
 
 pub(crate) use dump_request::{DumpRequest, ReferenceInput};
-pub use engine::{EngineInput, ReferenceEngine};
+pub(crate) use engine::EngineInput;
+pub use engine::ReferenceEngine;
 pub(crate) use environment::{Installer, PythonEnvironment};
 pub(crate) use evaluator::EvaluatorProcess;
 pub use pending_output::PendingOutput;

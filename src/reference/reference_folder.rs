@@ -63,7 +63,7 @@ impl ReferenceFolder {
     ///
     /// # Errors
     /// If the files cannot be written.
-    pub fn write_out(&self, kind: &str, name: &str, files: &[(&str, &[u8])]) -> Result<PathBuf> {
+    pub(crate) fn write_out(&self, kind: &str, name: &str, files: &[(&str, &[u8])]) -> Result<PathBuf> {
         let mut hash = Sha256::new();
         for (name, bytes) in files {
             hash.update(name);

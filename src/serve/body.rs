@@ -51,7 +51,7 @@ impl BodyMemory {
     /// # Errors
     /// If the body is too large (413), does not arrive in time (408) or completely (400), or there is no
     /// memory for it (503).
-    pub async fn read(&self, request: Request) -> Result<RequestBody, ErrorResponse> {
+    pub(crate) async fn read(&self, request: Request) -> Result<RequestBody, ErrorResponse> {
         let announced = announced(request.headers());
         let connection = request.extensions().get::<Connection>().cloned();
         let _waiting = connection.as_ref().map(Connection::wait_for_client);

@@ -51,7 +51,7 @@ impl Fields {
     ///
     /// # Errors
     /// If the body is not a JSON object.
-    pub fn parse(body: &[u8]) -> Result<Self, ErrorResponse> {
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, ErrorResponse> {
         let refuse = |problem: String| {
             ErrorResponse::invalid(None, format!("the body is not a JSON object: {problem}"))
         };

@@ -77,7 +77,7 @@ impl CompletionRequest {
     ///
     /// # Errors
     /// If the request is invalid, or asks for something that is not supported.
-    pub fn read(mut fields: Fields, most: usize) -> Result<Self, ErrorResponse> {
+    pub(crate) fn read(mut fields: Fields, most: usize) -> Result<Self, ErrorResponse> {
         let expected = "a string, a list of token ids, or a list of either";
         let prompts = match fields.take("prompt", expected)? {
             Some(CompletionPrompts::One(prompt)) => vec![prompt],

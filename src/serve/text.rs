@@ -41,7 +41,7 @@ impl<'t> SequenceText<'t> {
     ///
     /// # Errors
     /// If the id is outside the vocabulary.
-    pub fn read(&mut self, id: u32, scored: Option<TokenScore>) -> Result<TokenPiece> {
+    pub(crate) fn read(&mut self, id: u32, scored: Option<TokenScore>) -> Result<TokenPiece> {
         let offset = self.length;
         let text = self.grown(id)?;
         Ok(TokenPiece { id, text, offset, scored })

@@ -10,7 +10,7 @@ use crate::error::{Error, ModelError, Result};
 use crate::format::FileBytes;
 
 /// Environment variable with the only folder to search.
-pub const VARIABLE: &str = "XCHECK_CHECKPOINTS";
+pub(crate) const VARIABLE: &str = "XCHECK_CHECKPOINTS";
 
 /// Advice when a model is missing.
 pub(super) const HOW_TO_GET: &str = "the models are in the folder 'checkpoints' of xcheck's repository: set \
@@ -18,7 +18,7 @@ pub(super) const HOW_TO_GET: &str = "the models are in the folder 'checkpoints' 
 
 /// The files of one shipped model, by path in its folder.
 #[derive(Debug)]
-pub struct ShippedFiles {
+pub(crate) struct ShippedFiles {
     model: &'static str,
     /// Folder of the files; `None` for files inside the program.
     folder: Option<PathBuf>,

@@ -4,7 +4,9 @@
 mod embedded_files;
 mod files;
 
-pub use files::{ShippedFiles, VARIABLE, places, places_by};
+pub use files::{places, places_by};
+
+pub(crate) use files::ShippedFiles;
 
 use std::path::{Path, PathBuf};
 

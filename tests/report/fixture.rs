@@ -14,10 +14,7 @@ use xcheck::exact::{
 use xcheck::measure::{Errors, Measurement, NonfiniteCounts, WorstElement};
 use xcheck::noise::NoiseFloor;
 use xcheck::report::{Comparison, ModelRecord, PromptTokens, Report, Timing};
-use xcheck::verdict::{
-    Basis, ComparisonSubject, Coverage, Outcome, SiteObservation, SiteResult, Verdict, VerdictCriteria,
-};
-use xcheck::weight::DType;
+use xcheck::verdict::{Basis, ComparisonSubject, Coverage, Outcome, SiteResult, Verdict};
 
 fn errors(max_abs: f64) -> Errors {
     Errors {
@@ -108,8 +105,11 @@ fn row_since(
 ) -> SiteResult {
     let [accumulated, local] = [accumulated, local].map(|found| found.map(ArrayComparison::Measured));
     let explained = local.is_some().then(explained);
-    let found = SiteObservation { accumulated, local, since, explained, uniform: None, recorded: None };
-    SiteResult::judge(site, positions(site), found, measure(tolerance(site.point)))
+    let tolerance = tolerance(site.point);
+    // As rows of two dumps are judged.
+    let (gate, is_single_operation) = (Gate::Tolerance, true);
+    let unjudged = SiteResult::new(site, positions(site), tolerance);
+    SiteResult { since, explained, gate, is_single_operation, ..unjudged }.judge(accumulated, local)
 }
 
 /// What a stage of three values comes to: ours is what rounding can make of it, the reference's is not.
@@ -352,15 +352,4 @@ pub fn everything() -> Report {
     let mut report = report([passing(), failing(), tied(), inconclusive()]);
     report.results[2].model = model("f32");
     report
-}
-
-/// As rows of two dumps are judged.
-fn measure(tolerance: Tolerance) -> VerdictCriteria {
-    VerdictCriteria {
-        tolerance,
-        gate: Gate::Tolerance,
-        computed: DType::F32,
-        is_single_operation: true,
-        demanded_of: None,
-    }
 }

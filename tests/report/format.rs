@@ -65,6 +65,7 @@ fn full() -> Report {
         what: "silu where the reference has gelu".into(),
         sites: vec![place],
         supposed: Some("activation=silu".into()),
+        confirm: None,
         confirmed: Some(Verdict::Pass),
         verified_on: vec!["ffn_act, layer 1, pass 0".into()],
         remaining: vec!["activation=relu".into()],

@@ -40,6 +40,7 @@ fn finding(what: &str) -> Finding {
         what: what.to_owned(),
         sites: vec![site],
         supposed: None,
+        confirm: None,
         confirmed: None,
         verified_on: Vec::new(),
         remaining: Vec::new(),

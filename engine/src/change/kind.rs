@@ -3,15 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::change::CauseFamily;
 
 macro_rules! kinds {
     ($($family:ident { $($variant:ident $name:literal $meaning:literal;)* })*) => {
         /// Kind of a cause.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum CauseKind { $($(#[doc = $meaning] $variant,)*)* }
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum CauseKind { $($(#[doc = $meaning] #[serde(rename = $name)] $variant,)*)* }
 
         impl CauseKind {
             /// All kinds, in the order of a forward pass.
@@ -255,11 +255,5 @@ impl FromStr for CauseKind {
             .copied()
             .find(|kind| kind.name() == name)
             .ok_or_else(|| format!("unknown cause '{name}'; list all causes with: xcheck causes"))
-    }
-}
-
-impl Serialize for CauseKind {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
     }
 }

@@ -25,8 +25,9 @@ pub use family::CauseFamily;
 pub use head_axis::HeadAxis;
 pub use kind::CauseKind;
 pub(crate) use least_squares::{LeastSquares, plain_gain};
+pub(crate) use model_operations::LinearParameters;
+pub use model_operations::ModelOperations;
 pub(crate) use model_operations::embedded_tokens;
-pub use model_operations::{LinearParameters, ModelOperations};
 pub use site_context::SiteContext;
 
 use crate::checkpoint::Point;

@@ -124,7 +124,7 @@ impl ModelOperations {
     }
 
     /// Returns the embedding table.
-    pub fn table(&self) -> Option<&Matrix> {
+    pub(crate) fn table(&self) -> Option<&Matrix> {
         let node = self.nodes.get(&(None, Point::Embed))?;
         embedding(node)
     }

@@ -9,7 +9,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use module_path::ModulePath;
 
@@ -481,7 +482,7 @@ impl Point {
 }
 
 macro_rules! named {
-    ($type:ident, $every:expr, $what:literal, $other:expr) => {
+    ($type:ident, $every:expr, $what:literal, $other:expr, $module:expr) => {
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.pad(self.name())
@@ -506,22 +507,35 @@ macro_rules! named {
                 serializer.serialize_str(self.name())
             }
         }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let name = String::deserialize(deserializer)?;
+                name.parse().or_else(|problem| $module(&name).ok_or(problem)).map_err(D::Error::custom)
+            }
+        }
     };
 }
 
-named!(Checkpoint, Checkpoint::EVERY, "checkpoint", |_| None);
-named!(Point, Point::ALL, "tap", of_path);
+named!(Checkpoint, Checkpoint::EVERY, "checkpoint", |_| None, |_: &str| None);
+named!(Point, Point::ALL, "tap", of_path, of_module_name);
+
+/// Parses the name of a module, which may be a single word in a report.
+fn of_module_name(name: &str) -> Option<Point> {
+    ModulePath::named(name).ok().map(Point::Module)
+}
 
 /// Parses the path of a module as the tap of its output. `None` for a single word, which is a misspelled tap name.
 fn of_path(name: &str) -> Option<Point> {
     let has_parts = name.contains(['.', '*', '#']);
-    has_parts.then(|| ModulePath::named(name).ok().map(Point::Module)).flatten()
+    has_parts.then(|| of_module_name(name)).flatten()
 }
 
 /// A tap point at one layer and pass of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Site {
     /// Tap.
+    #[serde(rename = "tap")]
     pub point: Point,
     /// Layer, for taps inside a layer.
     pub layer: Option<usize>,

@@ -47,7 +47,7 @@ impl ModulePath {
     ///
     /// # Errors
     /// If `name` is not a name of a module, or too many names are in use.
-    pub fn named(name: &str) -> Result<Self, String> {
+    pub(crate) fn named(name: &str) -> Result<Self, String> {
         let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner).numbers.get(name).copied();
         if let Some(number) = known {
             return Ok(Self(number));
@@ -92,7 +92,7 @@ impl ModulePath {
     }
 
     /// Returns the parts of the path.
-    pub fn parts(self) -> std::str::Split<'static, char> {
+    pub(crate) fn parts(self) -> std::str::Split<'static, char> {
         let path = self.name().split('#').next().unwrap_or_default();
         path.split('.')
     }

@@ -1,25 +1,35 @@
 //! Result of comparing two arrays of one shape.
 
+use serde::{Deserialize, Serialize};
+
 use crate::error_map::ErrorMap;
+use crate::json_number;
 
 /// Error figures of a comparison. All are NaN if a value is NaN, so that no check passes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Errors {
     /// Largest |candidate − reference|.
+    #[serde(with = "json_number")]
     pub max_abs: f64,
     /// Mean |candidate − reference|.
+    #[serde(with = "json_number")]
     pub mean_abs: f64,
     /// Cosine of the angle between both arrays. It ignores scale errors and is never judged alone.
+    #[serde(with = "json_number")]
     pub cosine: f64,
     /// ‖candidate − reference‖ / ‖reference‖.
+    #[serde(with = "json_number")]
     pub rel_l2: f64,
     /// `max_abs` relative to the root mean square of the reference.
+    #[serde(with = "json_number")]
     pub max_rel_rms: f64,
     /// Largest error of an element relative to √(x² + mean square of its row). Scales of rows do not change it, and
     /// cancellation in a single element does not make it large.
+    #[serde(with = "json_number")]
     pub max_scaled: f64,
     /// Largest error, counting only errors larger than the distance to the value's neighbour in the computed type. 0 if
     /// every error may come from rounding the other way.
+    #[serde(with = "json_number")]
     pub past_neighbour: f64,
 }
 
@@ -35,7 +45,7 @@ pub struct WorstElement {
 }
 
 /// Numbers of compared elements that are NaN or infinite.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NonfiniteCounts {
     /// Number in the candidate.
     pub candidate: usize,
@@ -112,12 +122,23 @@ pub struct PositionAgreement {
 }
 
 /// Most likely tokens after a position, by the logits of both sides.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tops {
-    /// Ids and probabilities by the candidate, most likely first.
-    pub candidate: Vec<(u32, f64)>,
-    /// Ids and probabilities by the reference, most likely first.
-    pub reference: Vec<(u32, f64)>,
     /// KL(reference‖candidate).
+    #[serde(rename = "kl", with = "json_number")]
     pub divergence: f64,
+    /// Tokens by the candidate, most likely first.
+    pub candidate: Vec<LikelyToken>,
+    /// Tokens by the reference, most likely first.
+    pub reference: Vec<LikelyToken>,
+}
+
+/// A token with its probability.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LikelyToken {
+    /// Id of the token.
+    pub token: u32,
+    /// Probability of the token.
+    #[serde(with = "json_number")]
+    pub probability: f64,
 }

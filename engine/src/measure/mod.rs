@@ -15,7 +15,7 @@ mod top_tokens;
 pub use array_pair::ColumnSelection;
 pub use distribution::{Distribution, SizeClass};
 pub use measurement::{
-    Agreement, Errors, Measurement, NonfiniteCounts, PositionAgreement, Tops, WorstElement,
+    Agreement, Errors, LikelyToken, Measurement, NonfiniteCounts, PositionAgreement, Tops, WorstElement,
 };
 pub use metrics::{NO_TOKEN, measure, measure_placed, measure_tokens, unravel};
 pub use precision::{LogprobPrecision, ValuePrecision, coarser, half_step, nearest_within};

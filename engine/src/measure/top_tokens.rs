@@ -4,7 +4,7 @@ use multiversion::multiversion;
 
 use crate::exponential::exp;
 use crate::measure::agreement::no_less_than_zero;
-use crate::measure::measurement::{Agreement, PositionAgreement, Tops};
+use crate::measure::measurement::{Agreement, LikelyToken, PositionAgreement, Tops};
 use crate::parallel;
 use crate::view::View;
 
@@ -97,14 +97,15 @@ impl TokenLogs {
         first_largest(&self.logs)
     }
 
-    fn likeliest(&self) -> Vec<(u32, f64)> {
+    fn likeliest(&self) -> Vec<LikelyToken> {
         let mut order: Vec<u32> = (0..self.logs.len() as u32).collect();
         let by = |a: &u32, b: &u32| self.logs[*b as usize].total_cmp(&self.logs[*a as usize]).then(a.cmp(b));
         let kept = KEPT.min(order.len());
         order.select_nth_unstable_by(kept - 1, by);
         order.truncate(kept);
         order.sort_by(by);
-        order.into_iter().map(|id| (id, self.logs[id as usize].exp())).collect()
+        let likely = |token: u32| LikelyToken { token, probability: self.logs[token as usize].exp() };
+        order.into_iter().map(likely).collect()
     }
 }
 

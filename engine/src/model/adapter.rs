@@ -83,7 +83,7 @@ impl AdapterFiles {
     ///
     /// # Errors
     /// If the adapter is of an unsupported kind, or does not fit the base model.
-    pub fn merge(&self, base: TensorFile) -> Result<TensorFile> {
+    pub(crate) fn merge(&self, base: TensorFile) -> Result<TensorFile> {
         let json = json_of(&self.config)?;
         let settings = LoraSettings::read(&Config::new(&self.config.path, &json))?;
         let tensors = TensorFile::read(&self.weights)?;

@@ -28,7 +28,7 @@ pub struct KvLayer {
 /// Scales of one layer's FP8 cache. Keys and values are divided by them before they are stored. Keys and values
 /// have one scale each, or one for each head.
 #[derive(Clone, Debug, Default)]
-pub struct CacheScales {
+pub(crate) struct CacheScales {
     /// Scales of keys.
     pub(crate) keys: Option<Arc<[f32]>>,
     /// Scales of values.
@@ -106,7 +106,7 @@ fn extended(earlier: Option<Tensor>, new: &Tensor) -> Tensor {
 
 /// Sizes of the state of a recurrent layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecurrentSizes {
+pub(crate) struct RecurrentSizes {
     /// Channels of the short convolution, C.
     pub(crate) channels: usize,
     /// Number of earlier inputs that the convolution reads: the length of its kernel - 1.
@@ -291,7 +291,7 @@ impl LayerState {
 
 /// State of a whole model. It grows in chunks up to its capacity, which is at most the model's context.
 #[derive(Clone, Debug)]
-pub struct ModelState {
+pub(crate) struct ModelState {
     /// States of the layers, in order.
     pub(crate) layers: Vec<LayerState>,
     capacity: usize,

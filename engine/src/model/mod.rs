@@ -79,7 +79,8 @@ mod weights;
 mod wrapper_names;
 
 pub use adapter::AdapterFiles;
-pub use cache::{KvLayer, LayerState, ModelState};
+pub use cache::LayerState;
+pub(crate) use cache::{KvLayer, ModelState};
 pub use files::ModelFiles;
 pub use json::Config;
 pub use loaders::{

@@ -20,7 +20,7 @@ impl SpecialIds {
     ///
     /// # Errors
     /// If `generation_config.json` is not JSON, or an id is not a token id.
-    pub fn read(config: &Config, generation: Option<&FileBytes>) -> Result<Self> {
+    pub(crate) fn read(config: &Config, generation: Option<&FileBytes>) -> Result<Self> {
         let of_config = Self { begin: first(config, BEGIN)?, end: outer(config, END)? };
         let Some(file) = generation else { return Ok(of_config) };
         let json = json_of(file)?;

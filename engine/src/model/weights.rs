@@ -72,7 +72,7 @@ impl<'f> Weights<'f> {
     ///
     /// # Errors
     /// See [`Weights::vector`].
-    pub fn flat_vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+    pub(crate) fn flat_vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         self.plain_of(name, &[&[len], &[1, len]])
     }
 

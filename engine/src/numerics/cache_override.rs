@@ -15,7 +15,7 @@ use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
 /// Integers of an int8 cache: each head of a token has a scale.
-pub const CACHE_CODES: ActivationCodes = ActivationCodes {
+pub(crate) const CACHE_CODES: ActivationCodes = ActivationCodes {
     group: CodeGroup::Token,
     codes: ActivationCodeType::Int8,
     scale: ScaleType::F32,

@@ -27,7 +27,7 @@ use crate::tensor::Tensor;
 use crate::weight::{DType, Factor, Matrix};
 
 /// Tile size, and minimum number of tokens for a pass that is computed in tiles.
-pub const TILE: usize = 64;
+pub(crate) const TILE: usize = 64;
 
 /// Smallest number of values that are transformed together before they are stored.
 const HADAMARD: usize = 64;

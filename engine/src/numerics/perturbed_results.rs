@@ -14,7 +14,7 @@ use std::iter::repeat_n;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-pub use self::injected_errors::Roundings;
+pub(crate) use self::injected_errors::Roundings;
 use self::injected_errors::partial_sums;
 use crate::numerics::delegate::delegate;
 use crate::numerics::{Numerics, PerturbedTerms};

@@ -128,7 +128,7 @@ pub(super) const LARGEST_E4M3: f32 = 448.0;
 
 /// Rounds to a float of 8 bits or fewer, ties to even. `bits` is the number of fraction bits, `least` the exponent of
 /// the smallest normal number, and `largest` the largest number.
-pub fn round_to_small_float(value: f32, bits: i32, least: i32, largest: f32) -> f32 {
+pub(crate) fn round_to_small_float(value: f32, bits: i32, least: i32, largest: f32) -> f32 {
     let step = step_at(value, bits, least);
     (nearest_whole((value / step).into()) as f32 * step).clamp(-largest, largest)
 }

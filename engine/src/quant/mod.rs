@@ -67,8 +67,10 @@ use half::slice::HalfFloatSliceExt;
 
 pub use self::activation_codes::{ActivationCodeType, ActivationCodes, CodeGroup, extent};
 use self::block::{QuantBlock, first_unsound as unsound};
-pub use self::exact_values::{ActivationRow, cache_codes, known, parts};
-pub use self::group_scales::{LocalScales, ScaleType, round_to_small_float};
+pub(crate) use self::exact_values::ActivationRow;
+pub use self::exact_values::{cache_codes, known, parts};
+pub(crate) use self::group_scales::round_to_small_float;
+pub use self::group_scales::{LocalScales, ScaleType};
 pub(crate) use self::product::Product;
 pub(crate) use self::rounding::nearest_whole;
 pub use self::weight_rounding::WeightRounding;

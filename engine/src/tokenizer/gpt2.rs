@@ -23,7 +23,11 @@ const CONTROL: i32 = 3;
 ///
 /// # Errors
 /// If the ids are not consecutive from 0, a merge does not form a piece, or the settings name another tokenizer.
-pub fn read(pieces: &FileBytes, merges: &FileBytes, files: &SettingsFiles) -> Result<Box<dyn Tokenizer>> {
+pub(crate) fn read(
+    pieces: &FileBytes,
+    merges: &FileBytes,
+    files: &SettingsFiles,
+) -> Result<Box<dyn Tokenizer>> {
     let settings = TokenizerSettings::read(files)?;
     let is_qwen = match &settings.class {
         TokenizerClass::Qwen2 => true,

@@ -70,7 +70,7 @@ const MODEL_TYPES: [&str; 5] = ["0", "unigram", "BPE", "word", "char"];
 ///
 /// # Errors
 /// If the model is damaged, is not a BPE model, or normalises texts.
-pub fn read(model: &FileBytes, files: &SettingsFiles) -> Result<Box<dyn Tokenizer>> {
+pub(crate) fn read(model: &FileBytes, files: &SettingsFiles) -> Result<Box<dyn Tokenizer>> {
     let proto = ModelProto::decode(&*model.data).map_err(|error| bad_file(model, &error.to_string()))?;
     let trainer = proto.trainer.clone().unwrap_or_default();
     let normalizer = proto.normalizer.clone().unwrap_or_default();

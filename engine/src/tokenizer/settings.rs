@@ -116,7 +116,7 @@ impl TokenizerSettings {
     ///
     /// # Errors
     /// If a file is not JSON, or a token has no text or id.
-    pub fn read(files: &SettingsFiles) -> Result<Self> {
+    pub(crate) fn read(files: &SettingsFiles) -> Result<Self> {
         let path = files.config.as_ref().map_or_else(|| PathBuf::from(CONFIG), |file| file.path.clone());
         let mut json = files.config.as_ref().map_or(Ok(Value::Null), parse)?;
         let model = files.model.as_ref().map_or(Ok(Value::Null), parse)?;

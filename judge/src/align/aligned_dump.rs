@@ -4,7 +4,9 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::align::alignment::{Heads, aligned, shown_pairing};
+use serde::{Deserialize, Serialize};
+
+use crate::align::alignment::{in_pairing, shown_pairing};
 use crate::align::axis_slices::axis;
 use crate::align::choices::GreedyChoices;
 use crate::align::expert_slots;
@@ -102,11 +104,11 @@ impl<'d> AlignedDump<'d> {
     /// Returns the values of a site with the requested order of heads. `None` if unknown.
     ///
     /// # Errors
-    /// The errors of [`aligned`].
+    /// If the array cannot be read, has other axes, or its RoPE pairing is unknown.
     pub fn values(&self, site: Site, wanted: Option<RopePairing>) -> Result<Option<View<'static>>> {
         match self.told(site).filter(|_| !self.dump.holds(site)) {
             Some(token) => Ok(View::stored(&[], DType::U32, token.to_le_bytes().to_vec())),
-            None => aligned(self.dump, site, Heads { found: self.pairing.get(), wanted }),
+            None => in_pairing(self.dump, site, self.pairing.get(), wanted),
         }
     }
 
@@ -241,8 +243,8 @@ impl<'d> AlignedDump<'d> {
     }
 }
 
-/// The rows of one pass that the dump contains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The rows of a pass that a dump records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedRows {
     pub(crate) rows: usize,
     /// The position of the last recorded row.

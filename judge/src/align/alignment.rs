@@ -8,16 +8,6 @@ use crate::error::{Error, Result};
 use crate::tensor::RopePairing;
 use crate::view::View;
 
-/// The order of values in q and k heads: in the dump, and the requested order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heads {
-    /// The dump's order, stated in the manifest or shown by the values.
-    pub(crate) found: Option<RopePairing>,
-    /// The order that the dump is compared in: that of the model or of the second dump. `None` for a model
-    /// without RoPE.
-    pub(crate) wanted: Option<RopePairing>,
-}
-
 /// Error message for q and k if the manifest does not state the order of heads.
 pub(crate) const UNKNOWN_PAIRING: &str = "the manifest has no layout.rope_pairing, which aligning the heads \
     requires; set it to \"half\" or \"interleaved\"";
@@ -27,16 +17,25 @@ pub(crate) fn unaligned(point: Point) -> String {
     if point.is_of_chosen() { UNKNOWN_EXPERTS.to_owned() } else { UNKNOWN_PAIRING.to_owned() }
 }
 
-impl Heads {
-    /// Heads keep the order of the dump.
-    pub const AS_THEY_ARE: Self = Self { found: None, wanted: None };
+/// Returns the values of a site with canonical axes. `None` if not recorded.
+///
+/// # Errors
+/// If the array cannot be read or has other axes.
+pub fn aligned(dump: &Dump, site: Site) -> Result<Option<View<'static>>> {
+    in_pairing(dump, site, None, None)
 }
 
-/// Returns the values of a site with canonical axes and the requested order of heads. `None` if not recorded.
+/// Returns the values of a site with canonical axes, with q and k heads reordered from the dump's pairing `found` to
+/// `wanted`. `None` if not recorded.
 ///
 /// # Errors
 /// If the array cannot be read, has other axes, or its RoPE pairing is unknown.
-pub fn aligned(dump: &Dump, site: Site, heads: Heads) -> Result<Option<View<'static>>> {
+pub(crate) fn in_pairing(
+    dump: &Dump,
+    site: Site,
+    found: Option<RopePairing>,
+    wanted: Option<RopePairing>,
+) -> Result<Option<View<'static>>> {
     let (Some(view), Some(row)) = (dump.view(site)?, dump.row(site)) else { return Ok(None) };
     let refuse = |problem: String| Error::dump(&dump.path, format!("{}: {problem}", row.file));
     let axes = row.axes().map_err(refuse)?;
@@ -44,10 +43,10 @@ pub fn aligned(dump: &Dump, site: Site, heads: Heads) -> Result<Option<View<'sta
     if site.point.is_of_chosen() {
         return expert_slots::in_order(dump, site, view).map(Some);
     }
-    match heads.wanted.filter(|_| site.point.follows_rope_pairing()) {
+    match wanted.filter(|_| site.point.follows_rope_pairing()) {
         None => Ok(Some(view)),
         Some(wanted) => {
-            let found = heads.found.ok_or_else(|| refuse(UNKNOWN_PAIRING.into()))?;
+            let found = found.ok_or_else(|| refuse(UNKNOWN_PAIRING.into()))?;
             Ok(Some(repaired(view, found, wanted)))
         }
     }

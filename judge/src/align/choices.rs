@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use crate::align::alignment::{Heads, aligned};
+use crate::align::alignment::aligned;
 use crate::checkpoint::{Point, Site};
 use crate::dump::{DecodeMode, Dump, Pass};
 use crate::error::{Error, Result};
@@ -167,12 +167,10 @@ pub(crate) fn logits_after(dump: &Dump, position: usize) -> Result<Option<Vec<f6
     let Some(index) = Pass::reaching(passes, position + 1) else { return Ok(None) };
     let pass = &passes[index];
     let at = |point| Site { point, layer: None, pass: Some(index) };
-    if let Some(last) =
-        aligned(dump, at(Point::LastLogits), Heads::AS_THEY_ARE)?.filter(|_| pass.end() == position + 1)
-    {
+    if let Some(last) = aligned(dump, at(Point::LastLogits))?.filter(|_| pass.end() == position + 1) {
         return Ok(Some(last.to_vec()));
     }
-    let Some(all) = aligned(dump, at(Point::Logits), Heads::AS_THEY_ARE)? else { return Ok(None) };
+    let Some(all) = aligned(dump, at(Point::Logits))? else { return Ok(None) };
     let row = position - pass.position;
     // A dump may record only some rows of the pass.
     let held = match dump.held_rows(at(Point::Logits)) {

@@ -10,8 +10,10 @@ pub(crate) mod expert_slots;
 mod selection;
 mod visible_keys;
 
-pub use aligned_dump::{AlignedDump, RecordedRows};
-pub use alignment::{Heads, aligned};
+pub use aligned_dump::AlignedDump;
+
+pub(crate) use aligned_dump::RecordedRows;
+pub use alignment::aligned;
 pub(crate) use choices::logits_after;
 pub use selection::{Checkpoints, Ranges, Selection};
 pub(crate) use visible_keys::VisibleKeys;

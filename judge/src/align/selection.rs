@@ -4,11 +4,14 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::checkpoint::{Checkpoint, Point, Site, TapScope};
 use crate::error::{Error, Result};
 
 /// A list of numbers and ranges, e.g. `0,2-3`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Ranges(Vec<RangeInclusive<usize>>);
 
 impl Ranges {
@@ -49,6 +52,20 @@ impl fmt::Display for Ranges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let range = |range: &RangeInclusive<usize>| format!("{}-{}", range.start(), range.end());
         f.write_str(&self.0.iter().map(range).collect::<Vec<_>>().join(","))
+    }
+}
+
+impl From<Ranges> for String {
+    fn from(ranges: Ranges) -> Self {
+        ranges.to_string()
+    }
+}
+
+impl TryFrom<String> for Ranges {
+    type Error = String;
+
+    fn try_from(text: String) -> std::result::Result<Self, String> {
+        text.parse()
     }
 }
 
@@ -115,7 +132,7 @@ fn checkpoints(part: &str) -> Result<Vec<Checkpoint>, String> {
 }
 
 /// The selected checkpoints, layers, passes and positions.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selection {
     /// Selected checkpoints.
     pub checkpoints: Vec<Checkpoint>,

@@ -10,7 +10,7 @@ use crate::weight::DType;
 
 /// The precision of a recorded value that a run continues with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InputPrecision {
+pub(crate) enum InputPrecision {
     /// The value with which the dump's engine computed.
     Given,
     /// An f64 value, more precise than the f32 values of our runs.
@@ -52,7 +52,7 @@ impl InputPrecision {
     /// Returns the values with which a run continues. A visible entry is the dump's value. If the dump stores it
     /// rounded, the entry is the value nearest to our engine's that rounds to it. Hidden entries come from our engine,
     /// since the dump may contain anything there.
-    pub fn nearest(
+    pub(crate) fn nearest(
         self,
         own: &View,
         dumped: &View,

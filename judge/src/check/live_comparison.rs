@@ -12,14 +12,12 @@ use crate::check::continuation_values::{ContinuationValues, InputPrecision};
 use crate::check::engine_properties::EngineProperties;
 use crate::check::logprobs::{ListedIds, TopIds};
 use crate::check::rules::Role;
-use crate::check::site_check::{
-    ArrayComparison, OperationResults, SiteCheck, ValuePair, distance, is_of_logits,
-};
+use crate::check::site_check::{ArrayComparison, SiteCheck, ValuePair, distance, is_of_logits};
 use crate::check::sketches::{measure_sketches, sketch_of};
 use crate::check::uniform_distribution::UniformErrors;
 use crate::checkpoint::{Point, Site, TapAxis, ValueKind};
 use crate::error::{Error, Result};
-use crate::exact::{self, Float};
+use crate::exact::{self, Float, ResultPair};
 use crate::measure::{ColumnSelection, Distribution};
 use crate::tap::Tap;
 use crate::tensor::Tensor;
@@ -185,19 +183,22 @@ impl<'d> LiveComparison<'d> {
                 check.distribution = Some(Distribution::of(dumped, part, precision, columns, is_of_logits));
             }
             if let Some(may_differ) = self.may_differ {
-                let operation = OperationResults {
+                // Keys and rows that the dump lacks are filled with our engine's values.
+                let dumped = with_latest(&own, site.point, dumped);
+                let visible = self.engine.visible(self.held, site, 0);
+                let compared = ResultPair {
                     traced,
-                    dumped: with_latest(&own, site.point, dumped),
+                    sides: [&dumped, &own],
                     stored: self.engine.lossy(self.held, site, traced),
                     is_double: self.held.stored(site) == Some(DType::F64),
-                    visible: self.engine.visible(self.held, site, 0),
-                    may_differ,
+                    sees: &|row| visible.range(site.point, own.shape(), row),
                 };
-                check.evaluate(operation, self.role, |values| self.has_room_for(values));
+                let has_room = |values| self.has_room_for(values);
+                check.evaluate(&compared, visible.clone(), self.role, may_differ, has_room);
             }
         }
         let is_explained = |uniform: &Tensor| {
-            let compared = exact::ResultPair {
+            let compared = ResultPair {
                 traced,
                 sides: [&View::from(uniform), &own],
                 stored: self.engine.stored(self.held, site).and_then(Float::of),
@@ -256,7 +257,7 @@ impl<'d> LiveComparison<'d> {
 
     /// Returns the ids that the dump lists for these logits and stores our ranking of them. Does not compare
     /// values.
-    pub fn named(&mut self, site: Site, logits: &Tensor) -> Option<ListedIds> {
+    pub(crate) fn named(&mut self, site: Site, logits: &Tensor) -> Option<ListedIds> {
         if self.error.is_some() || site.pass.is_none_or(|pass| pass >= self.held.passes().len()) {
             return None;
         }

@@ -12,7 +12,7 @@ use crate::view::View;
 
 /// The token ids whose log-probabilities a dump lists for a pass.
 #[derive(Clone, Debug)]
-pub struct ListedIds {
+pub(crate) struct ListedIds {
     /// The next tokens and the top tokens, each with the site of its log-probabilities.
     pub(crate) picks: Vec<(Site, Picks)>,
     /// Temperature: the divisor of the logits.

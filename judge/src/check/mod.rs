@@ -23,14 +23,15 @@ mod uniform_distribution;
 
 pub use budget::{Budget, SearchStep};
 pub(crate) use choice_margins::{DraftToken, Preference};
-pub use continuation_values::{ContinuationValues, InputPrecision};
+pub use continuation_values::ContinuationValues;
 pub(crate) use dump_pair::DumpPair;
 pub use engine_properties::EngineProperties;
 pub use live_comparison::LiveComparison;
 pub(crate) use logprobs::ListedIds;
 pub use rounding_evaluation::RoundingEvaluation;
 pub use rules::{EngineRounding, Gate, Mode, Role, Rules};
-pub use site_check::{ArrayComparison, SiteCheck, UnexplainedOperation, is_of_logits};
+pub use site_check::ArrayComparison;
+pub(crate) use site_check::{SiteCheck, UnexplainedOperation, is_of_logits};
 pub(crate) use sketches::{measure_sketches, sketch_of};
 pub use tolerance::{Tolerance, Tolerances};
 pub(crate) use uniform_distribution::UniformErrors;

@@ -1,5 +1,7 @@
 //! Rules of a comparison, set by the caller before anything is read.
 
+use serde::{Deserialize, Serialize};
+
 use crate::align::Selection;
 use crate::catalogue::Supposition;
 use crate::check::budget::Budget;
@@ -47,7 +49,8 @@ pub enum EngineRounding {
 }
 
 /// The kinds of errors to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// Local and accumulated errors.
     Both,
@@ -73,7 +76,8 @@ impl Mode {
 }
 
 /// The role of a dump that is compared with our engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Role {
     /// The dump is judged against our engine.
     Candidate,
@@ -100,7 +104,8 @@ impl Role {
 }
 
 /// The criterion of a verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Gate {
     /// Error bounds and noise floor. Needs a model.
     Rounding,

@@ -2,7 +2,7 @@
 
 use crate::align::{RecordedRows, VisibleKeys};
 use crate::checkpoint::{Point, Site, ValueKind};
-use crate::exact::{self, Float, OperationVerdict};
+use crate::exact::{self, Float, OperationVerdict, ResultPair};
 use crate::measure::{
     Agreement, ColumnSelection, Distribution, Measurement, Tops, ValuePrecision, measure, measure_tokens,
 };
@@ -66,54 +66,39 @@ impl SiteCheck {
         }
     }
 
-    /// Evaluates whether rounding explains both sides. An operation whose results rounding does not explain is kept if
-    /// `has_room` is true for its number of values.
+    /// Evaluates whether rounding explains both sides of an operation, the dump's values first. `may_differ` is true if the
+    /// dump's engine may round differently than its profile states. An operation whose results rounding does not explain
+    /// is kept if `has_room` is true for its number of values.
     pub(crate) fn evaluate(
         &mut self,
-        operation: OperationResults,
+        compared: &ResultPair,
+        visible: VisibleKeys,
         role: Role,
+        may_differ: bool,
         has_room: impl FnOnce(usize) -> bool,
     ) {
-        let OperationResults { traced, dumped, stored, is_double, visible, may_differ } = operation;
-        let (site, own) = (self.site, View::from(traced));
-        let compared = exact::ResultPair {
-            traced,
-            sides: [&dumped, &own],
-            stored,
-            is_double,
-            sees: &|row| visible.range(site.point, own.shape(), row),
-        };
-        let Some(judged) = exact::judge(&compared, may_differ) else { return };
+        let (site, [dumped, own]) = (self.site, compared.sides);
+        let Some(judged) = exact::judge(compared, may_differ) else { return };
         if let Some(ArrayComparison::Measured(Measurement { agreement: Some(agreement), .. })) =
             &mut self.found
         {
             let is_wrong = site.point.is_of_named_ids() && judged.dump.over > 0;
-            let over = if is_wrong { exact::unexplained(&compared) } else { Vec::new() };
+            let over = if is_wrong { exact::unexplained(compared) } else { Vec::new() };
             agreement.mark_over(&over, own.shape().get(1).copied().unwrap_or(1));
         }
         if !judged.dump.is_explained() && has_room(dumped.len()) {
-            let (theirs, scales) = (dumped.to_vec(), dumped.scales().map(View::to_vec));
-            let traced = traced.clone();
-            self.unexplained =
-                Some(UnexplainedOperation { site, traced, theirs, scales, stored, is_double, visible });
+            self.unexplained = Some(UnexplainedOperation {
+                site,
+                traced: compared.traced.clone(),
+                theirs: dumped.to_vec(),
+                scales: dumped.scales().map(View::to_vec),
+                stored: compared.stored,
+                is_double: compared.is_double,
+                visible,
+            });
         }
         self.explained = Some(RoundingEvaluation::new(judged, role, own.shape()));
     }
-}
-
-/// The results of one operation with the same inputs, for the exact evaluation.
-pub(crate) struct OperationResults<'v> {
-    /// Our engine's result, traced with the operation and its inputs.
-    pub(crate) traced: &'v Tensor,
-    /// The dump's result. Keys and rows that the dump lacks are filled with our engine's values.
-    pub(crate) dumped: View<'v>,
-    /// The type to which storing rounded the dump's values, if any.
-    pub(crate) stored: Option<Float>,
-    /// True if the dump's values have more digits than `f32`.
-    pub(crate) is_double: bool,
-    pub(crate) visible: VisibleKeys,
-    /// True if the dump's engine may round differently than its profile states.
-    pub(crate) may_differ: bool,
 }
 
 /// The aligned values of a site on both sides: equal shapes, and the same order of heads and experts.
@@ -183,7 +168,7 @@ pub(crate) fn distance(one: View, other: View) -> f64 {
 }
 
 /// Returns true for taps of logits, which are also compared as probabilities.
-pub fn is_of_logits(point: Point) -> bool {
+pub(crate) fn is_of_logits(point: Point) -> bool {
     matches!(point, Point::Logits | Point::LastLogits)
 }
 
@@ -200,7 +185,7 @@ pub enum ArrayComparison {
 
 /// The dump's result of an operation, and our result from the same inputs.
 #[derive(Clone, Debug)]
-pub struct UnexplainedOperation {
+pub(crate) struct UnexplainedOperation {
     /// The site of the result.
     pub(crate) site: Site,
     /// Our engine's result, traced with the operation and its inputs.
@@ -222,7 +207,7 @@ impl UnexplainedOperation {
 
     /// Returns the 8-bit integer products of `among` that explain the operation. `None` if the operation is
     /// not a product with unquantized weights.
-    pub fn products_that_explain(&self, among: &[IntegerProducts]) -> Option<Vec<IntegerProducts>> {
+    pub(crate) fn products_that_explain(&self, among: &[IntegerProducts]) -> Option<Vec<IntegerProducts>> {
         self.with(&self.traced, |compared| products_that_explain(compared, among))
     }
 
@@ -246,13 +231,13 @@ impl UnexplainedOperation {
         self.visible.sees(self.site.point, self.traced.shape(), flat)
     }
 
-    fn with<R>(&self, computed: &Tensor, judge: impl FnOnce(&exact::ResultPair) -> R) -> R {
+    fn with<R>(&self, computed: &Tensor, judge: impl FnOnce(&ResultPair) -> R) -> R {
         let theirs = View::of(computed.shape(), &self.theirs);
         let scaled = self.scales.as_ref().map(|scales| {
             let codes = self.theirs.iter().zip(scales).map(|(value, scale)| value / scale).collect();
             View::owned(computed.shape(), codes).scaled(View::of(computed.shape(), scales))
         });
-        judge(&exact::ResultPair {
+        judge(&ResultPair {
             traced: computed,
             sides: [scaled.as_ref().unwrap_or(&theirs), &View::from(computed)],
             stored: self.stored,

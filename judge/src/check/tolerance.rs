@@ -65,7 +65,7 @@ impl Tolerances {
     const PRECISIONS: &'static [&'static str] = &[ANY, "torch-bf16", "torch-f16"];
 
     /// Returns the valid names of architectures in a table.
-    pub fn architectures() -> Vec<&'static str> {
+    pub(crate) fn architectures() -> Vec<&'static str> {
         [ANY].into_iter().chain(architecture::names()).collect()
     }
 

@@ -24,8 +24,8 @@ use crate::numerics::{self, Numerics};
 use crate::plan::{self, Crossing, Unit, input_of};
 use crate::tap::Tap;
 use crate::verdict::{
-    Basis, ComparisonSubject, Evidence, LogitSource, OUR_ENGINE, Outcome, SiteObservation, SiteResult,
-    TieEvidence, UnitRows, conclude, is_half_precision,
+    Basis, ComparisonSubject, Evidence, LogitSource, OUR_ENGINE, Outcome, SideTaps, SiteResult, TieEvidence,
+    UnitRows, conclude, is_half_precision,
 };
 use crate::weight::DType;
 
@@ -49,7 +49,7 @@ pub fn cross_check(
 }
 
 /// Callback for the outcome so far.
-pub type OutcomeCallback<'w> = dyn FnMut(&Outcome) -> Result<()> + 'w;
+pub(crate) type OutcomeCallback<'w> = dyn FnMut(&Outcome) -> Result<()> + 'w;
 
 /// The requested units of a comparison, and the results so far.
 #[derive(Default)]
@@ -167,11 +167,14 @@ pub(super) fn examine(
     let runs = run_and_judge(&mut judge, &context, rules, onlooker)?;
     if !runs.visited.is_empty() {
         let visited = runs.visited.iter().map(|site| site.point).collect();
-        let path = held.dump.path.display().to_string();
-        judge.sides([(OUR_ENGINE.to_owned(), visited), (path, held.points())]);
+        judge.found.sides = vec![SideTaps { name: OUR_ENGINE.to_owned(), taps: visited }, taps_of(held)];
     }
     let visited = runs.visited.clone();
     Ok((evidence(judge, &context, runs)?, visited))
+}
+
+fn taps_of(held: &AlignedDump) -> SideTaps {
+    SideTaps { name: held.dump.path.display().to_string(), taps: held.points() }
 }
 
 /// Returns hashes of the dump's values at the start and end of a unit. They detect units from different
@@ -296,8 +299,8 @@ pub(super) fn run_and_judge(
         };
         judge.lies_behind(site, segment.choices);
         let (since, recorded) = (segment.since, held.recorded(site));
-        let found = SiteObservation { accumulated, local, since, explained, uniform, recorded };
-        judge.add(site, positions, found, segment.span);
+        let row = SiteResult { since, explained, uniform, recorded, ..judge.unjudged(site, positions) };
+        judge.add(row, accumulated, local, segment.span);
     }
     held.wrong_pairing().into_iter().for_each(|what| judge.note(what));
     note_sketches(judge, held);
@@ -416,8 +419,8 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
             judge.skip(site, positions, what);
             continue;
         }
-        let found = SiteObservation { accumulated: found, uniform, recorded, ..SiteObservation::default() };
-        judge.add(site, positions, found, SegmentSpan::Run);
+        let row = SiteResult { uniform, recorded, ..judge.unjudged(site, positions) };
+        judge.add(row, found, None, SegmentSpan::Run);
         if [&one, &other].iter().any(|held| held.dump.sketches(site)) {
             judge.doubt_sketch();
         }
@@ -431,8 +434,7 @@ pub fn cross_check_dumps(name: &str, candidate: &Dump, reference: &Dump, rules: 
     }
     [&one, &other].into_iter().filter_map(AlignedDump::wrong_pairing).for_each(|what| judge.note(what));
     [&one, &other].into_iter().for_each(|held| note_sketches(&mut judge, held));
-    let side = |held: &AlignedDump| (held.dump.path.display().to_string(), held.points());
-    judge.sides([side(&one), side(&other)]);
+    judge.found.sides = [&one, &other].map(taps_of).into();
     let sides = LogitSource::Dumps { candidate: &one, reference: &other };
     let parties = TieEvidence { sides, context: None, choices: Vec::new(), rank_margins, preferences };
     let choices_are_read = parties.sides.tell_by_reading();

@@ -302,8 +302,8 @@ impl UnitResults {
         evidence.expected += missing.len();
         evidence.missing.extend(missing);
         evidence.missing.sort_by_key(|missing| missing.site.flow_order());
-        if let [_, (_, dumped)] = evidence.sides.as_mut_slice() {
-            *dumped = known.clone();
+        if let [_, dumped] = evidence.sides.as_mut_slice() {
+            dumped.taps = known.clone();
         }
         evidence
     }

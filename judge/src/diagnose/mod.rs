@@ -10,5 +10,5 @@ mod longrope;
 
 pub use case::{OwnTokens, check_case};
 pub use causes::token_difference;
-pub use cross_check::{OutcomeCallback, UnitWork, cross_check, cross_check_dumps, cross_check_units};
+pub use cross_check::{UnitWork, cross_check, cross_check_dumps, cross_check_units};
 pub use dump_stream::{DumpStream, MessageResult};

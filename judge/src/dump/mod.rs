@@ -14,10 +14,13 @@ pub mod sketch;
 mod tensor_row;
 mod writer;
 
-pub use manifest::{DecodeMode, DumpInput, Layout, Manifest, ModelInfo, Pass};
+pub use manifest::{DumpInput, Layout, Manifest, ModelInfo, Pass};
+
+pub(crate) use manifest::DecodeMode;
 pub use producer::Producer;
 pub use reader::{Dump, MANIFEST};
-pub use tensor_row::{ArrayPart, COARSEST, ElementScale, TensorRow};
+pub(crate) use tensor_row::{ArrayPart, ElementScale};
+pub use tensor_row::{COARSEST, TensorRow};
 pub use writer::Recorder;
 
 use crate::view::View;

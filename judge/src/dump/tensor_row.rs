@@ -77,7 +77,7 @@ pub struct TensorRow {
 /// The scale of 8-bit elements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a number, or the path of an f32 array")]
-pub enum ElementScale {
+pub(crate) enum ElementScale {
     /// One number for all elements. It is rounded to `f32`.
     Number(f64),
     /// The path inside the dump of an `f32` array with the scales. Its shape is broadcast to the row's shape

@@ -43,7 +43,7 @@ pub(crate) enum EvaluatorRequest<'r> {
 
 impl<'r> EvaluatorRequest<'r> {
     /// Returns the request to evaluate a dump.
-    pub fn evaluate(model: &'r Path, dump: &'r Path, runs: u32) -> Self {
+    pub(crate) fn evaluate(model: &'r Path, dump: &'r Path, runs: u32) -> Self {
         Self::Evaluate { protocol: PROTOCOL, model, dump, runs }
     }
 

@@ -17,10 +17,9 @@ use crate::evaluator::message::{
 use crate::evaluator::module_coverage;
 use crate::exact::{EngineErrors, ExactValue, Float, K, LAMBDA, errors_of, rms_in_sigmas};
 use crate::measure::{ColumnSelection, ValuePrecision, coarser, measure};
-use crate::plan::Unit;
 use crate::verdict::{
-    Basis, Cause, CauseSearch, ComparisonSubject, Evidence, Finding, MissingSite, Outcome, SiteObservation,
-    SiteResult, Verdict, VerdictCriteria, conclude,
+    Basis, Cause, CauseSearch, ComparisonSubject, Evidence, Finding, MissingSite, Outcome, SideTaps,
+    SiteResult, Verdict, conclude,
 };
 use crate::view::View;
 use crate::weight::DType;
@@ -215,24 +214,16 @@ impl<'d> ModuleCheck<'d> {
             ValuePrecision { computed: self.computed, candidate: stored, reference: None, steps: [0.0; 2] };
         let measured = measure(theirs.clone(), View::from(exact), precision, |_| ColumnSelection::All);
         let evaluated = evaluation(row, stored, (theirs, exact, sigma));
-        let observed = SiteObservation {
-            local: Some(ArrayComparison::Measured(measured)),
-            explained: Some(evaluated.evaluation),
-            ..SiteObservation::default()
-        };
         let precision = self.dump.manifest.producer.precision().unwrap_or("f32");
-        let criteria = VerdictCriteria {
-            tolerance: self
-                .rules
-                .tolerances
-                .get(&self.facts.architecture, precision, site.point.checkpoint())
-                .clone(),
-            gate: Gate::Rounding,
+        let checkpoint = site.point.checkpoint();
+        let tolerance = self.rules.tolerances.get(&self.facts.architecture, precision, checkpoint).clone();
+        let row = SiteResult {
+            explained: Some(evaluated.evaluation),
             computed: self.computed,
             is_single_operation: true,
-            demanded_of: None,
+            ..SiteResult::new(site, self.positions(site), tolerance)
         };
-        let judged = SiteResult::judge(site, self.positions(site), observed, criteria);
+        let judged = row.judge(None, Some(ArrayComparison::Measured(measured)));
         match evaluated.doubt.filter(|_| judged.verdict == Verdict::Pass) {
             Some(why) => judged.undetermined(&why),
             None => judged,
@@ -258,21 +249,19 @@ impl<'d> ModuleCheck<'d> {
         let absent = module_coverage::absent(&self.facts.modules, &recorded, |site| {
             selection.takes(site, &self.positions(site))
         })?;
+        let own = SideTaps {
+            name: self.dump.path.display().to_string(),
+            taps: recorded.iter().map(|site| site.point).collect(),
+        };
         let evidence = Evidence {
-            unit: Unit::Whole,
             rows: self.rows,
             expected: recorded.len() + absent.len(),
             missing: self.missing.into_iter().chain(absent).collect(),
             lacking: module_coverage::gaps(self.dump, self.computed, &recorded)?,
-            sides: vec![(
-                self.dump.path.display().to_string(),
-                recorded.iter().map(|site| site.point).collect(),
-            )],
+            sides: vec![own],
             notes: iter::once(self.facts.note()).chain(facts).collect(),
-            integers: None,
             causes,
-            made: 0,
-            edges: [None, None],
+            ..Evidence::default()
         };
         let subject = ComparisonSubject {
             name: name.to_owned(),

@@ -58,7 +58,7 @@ impl PolicySide {
 
 /// A field of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SequenceField {
+pub(crate) enum SequenceField {
     /// Ids of the prompt and of the completion.
     Tokens,
     /// Ids of the prompt alone.
@@ -137,7 +137,7 @@ impl SequenceField {
     }
 
     /// Returns the field with a name.
-    pub fn named(name: &str) -> Option<Self> {
+    pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|field| field.names().contains(&name))
     }
 }

@@ -32,7 +32,7 @@ mod value_counts;
 
 pub use assessment::{GapAssessment, GapOptions, PairTally, assess};
 pub use expert_routes::ExpertRoutes;
-pub use field_names::{PolicySide, SequenceField};
+pub use field_names::PolicySide;
 pub use figure::GapFigure;
 pub(crate) use finding::GapFinding;
 pub use parquet::{ParquetFile, ParquetRow};

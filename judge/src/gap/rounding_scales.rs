@@ -48,7 +48,7 @@ impl LogOddsScale {
     }
 
     /// Returns the name of the finest type whose rounding can cause this scale.
-    pub fn nearest(scale: f64) -> Option<String> {
+    pub(crate) fn nearest(scale: f64) -> Option<String> {
         let mut fitting: Vec<_> =
             TABLE.dtype.iter().filter(|known| scale <= MARGIN * known.largest).collect();
         fitting.sort_by(|one, other| one.largest.total_cmp(&other.largest));

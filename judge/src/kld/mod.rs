@@ -17,8 +17,6 @@ mod writer;
 pub use dumps::{dumps, size_of_dumps};
 pub use figures::{Estimate, KldFigures, LEAST, TokenDivergences, TokenStatistics};
 pub use logits_file::{LogitsFile, MAGIC, first_row};
-pub use prediction_source::{
-    DumpPredictions, ModelPredictions, PredictionReader, PredictionSource, ScriptRunner, compare,
-};
+pub use prediction_source::{DumpPredictions, ModelPredictions, PredictionSource, ScriptRunner, compare};
 pub use table::table;
 pub use writer::{LogitsWriter, Perplexity};

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::align::{Heads, aligned};
+use crate::align::aligned;
 use crate::checkpoint::{Point, Site};
 use crate::dump::Dump;
 use crate::engine::{PassInput, RunInput, Transcript};
@@ -35,7 +35,7 @@ pub trait PredictionSource {
 }
 
 /// Reads the prediction after a position of a chunk. It fails if the values are invalid.
-pub type PredictionReader<'s> = Box<dyn Fn(usize, &mut Prediction) -> Result<()> + Sync + 's>;
+pub(crate) type PredictionReader<'s> = Box<dyn Fn(usize, &mut Prediction) -> Result<()> + Sync + 's>;
 
 impl PredictionSource for LogitsFile {
     fn name(&self) -> String {
@@ -154,7 +154,7 @@ impl PredictionSource for DumpPredictions {
     fn open(&self, chunk: usize) -> Result<PredictionReader<'_>> {
         let dump = &self.dumps[chunk];
         let view = |place: &LogitsSite| {
-            let view = aligned(dump, place.site, Heads::AS_THEY_ARE)?.expect("every listed site is recorded");
+            let view = aligned(dump, place.site)?.expect("every listed site is recorded");
             Ok((*place, view))
         };
         let views = self.places[chunk].iter().map(view).collect::<Result<Vec<_>>>()?;

@@ -5,6 +5,9 @@
 //! small. Several statistics are therefore compared with those of the perturbed runs, and the largest ratio
 //! decides.
 
+use serde::{Deserialize, Serialize};
+
+use crate::json_number;
 use crate::measure::{Distribution, SizeClass, larger};
 
 /// Largest ratio that rounding explains: the error over the largest error of a few perturbed runs.
@@ -15,7 +18,8 @@ pub(crate) const NEAR: f64 = 2.0;
 pub(crate) const FAR: f64 = 4.0;
 
 /// A statistic of a site's errors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Statistic {
     /// The largest error among values of similar size.
     Largest,
@@ -34,30 +38,6 @@ pub(crate) enum Statistic {
 }
 
 impl Statistic {
-    /// All statistics.
-    pub(crate) const ALL: [Self; 7] = [
-        Self::Largest,
-        Self::Size,
-        Self::Row,
-        Self::Divergence,
-        Self::MeanDivergence,
-        Self::Lead,
-        Self::Scale,
-    ];
-
-    /// Returns the statistic's name in reports.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Largest => "largest",
-            Self::Size => "size",
-            Self::Row => "row",
-            Self::Divergence => "divergence",
-            Self::MeanDivergence => "mean_divergence",
-            Self::Lead => "lead",
-            Self::Scale => "scale",
-        }
-    }
-
     /// Returns the statistic's phrase in messages.
     fn phrase(self) -> &'static str {
         match self {
@@ -73,16 +53,19 @@ impl Statistic {
 }
 
 /// The statistic that exceeds its value in perturbed runs the most.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Excess {
     /// The statistic with the largest ratio.
     pub(crate) statistic: Statistic,
     /// The statistic of the site's errors.
+    #[serde(with = "json_number")]
     pub(crate) error: f64,
     /// The statistic of the perturbed runs.
+    #[serde(with = "json_number")]
     pub(crate) noise: f64,
     /// The error relative to the largest error expected in one more perturbed run. Up to 1, rounding explains
     /// the error; from [`Excess::FAR`] on, it does not.
+    #[serde(with = "json_number")]
     pub ratio: f64,
 }
 

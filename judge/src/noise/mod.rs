@@ -6,7 +6,7 @@ mod noise_floor;
 mod perturbed_runs;
 mod rounding_choices;
 
-pub(crate) use excess::{Excess, PerturbedErrors, Statistic};
+pub(crate) use excess::{Excess, PerturbedErrors};
 pub use noise_floor::NoiseFloor;
 
 pub(crate) use noise_floor::RunNoiseFloors;

@@ -2,20 +2,26 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::check::RunPair;
 use crate::checkpoint::{Point, Site};
+use crate::json_number;
 use crate::measure::{Errors, larger};
 use crate::noise::excess;
 
 /// The noise floor of a site: the largest change of its values in perturbed runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NoiseFloor {
+    /// Largest absolute change, as in [`crate::measure::Errors::max_abs`].
+    #[serde(with = "json_number")]
+    pub max_abs: f64,
     /// Largest change relative to the values, as in [`crate::measure::Errors::max_scaled`].
+    #[serde(with = "json_number")]
     pub max_scaled: f64,
     /// Relative L2 change, as in [`crate::measure::Errors::rel_l2`].
+    #[serde(with = "json_number")]
     pub rel_l2: f64,
-    /// Largest absolute change, as in [`crate::measure::Errors::max_abs`].
-    pub max_abs: f64,
 }
 
 impl NoiseFloor {

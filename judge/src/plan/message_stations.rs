@@ -75,7 +75,12 @@ impl MessageStations {
     }
 
     /// Returns the unit of these stations, if it is selected, and the continuation after the last one.
-    pub fn units(&self, piece: &Range<usize>, manifest: &Manifest, selection: &Selection) -> Vec<Unit> {
+    pub(crate) fn units(
+        &self,
+        piece: &Range<usize>,
+        manifest: &Manifest,
+        selection: &Selection,
+    ) -> Vec<Unit> {
         between(&[piece.start, piece.end], self.n_layers, manifest, selection)
     }
 }

@@ -13,7 +13,8 @@ pub(crate) use crossing::Crossing;
 pub(crate) use message_stations::{MessageStations, units_of};
 pub use shard::{Shard, shards};
 pub use shard_environment::from_environment;
-pub use unit::{Unit, input_of, units, unread};
+pub(crate) use unit::input_of;
+pub use unit::{Unit, units, unread};
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};

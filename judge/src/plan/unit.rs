@@ -15,10 +15,11 @@ use crate::plan::Crossing;
 use crate::weight::DType;
 
 /// A unit of a comparison.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// The whole model, with accumulated errors of a run from the token ids.
+    #[default]
     Whole,
     /// A segment of the model that starts from recorded values.
     Part {
@@ -87,7 +88,7 @@ impl fmt::Display for Unit {
 }
 
 /// Returns the input site of a layer in a pass. The layer after the last one is the head.
-pub fn input_of(layer: usize, pass: usize) -> Site {
+pub(crate) fn input_of(layer: usize, pass: usize) -> Site {
     match layer.checked_sub(1) {
         None => Site { point: Point::Embed, layer: None, pass: Some(pass) },
         before => Site { point: Point::BlockOut, layer: before, pass: Some(pass) },

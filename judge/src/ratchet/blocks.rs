@@ -50,7 +50,7 @@ impl SiteBlock {
     ///
     /// # Errors
     /// If a tap is unknown, or a field is not a list of numbers.
-    pub fn parse(taps: &str, layers: Option<&str>, passes: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn parse(taps: &str, layers: Option<&str>, passes: Option<&str>) -> Result<Self, String> {
         let tap = |name: &str| {
             name.parse().map_err(|_| format!("unknown tap '{name}'; `xcheck checkpoints` lists all taps"))
         };

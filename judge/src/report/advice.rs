@@ -9,7 +9,7 @@ use crate::report::{Comparison, Report, text};
 use crate::verdict::{SiteResult, Verdict};
 
 /// Returns commands worth running after this result, without the program name; empty after a pass.
-pub fn commands(report: &Report, result: &Comparison) -> Vec<Vec<String>> {
+pub(crate) fn commands(report: &Report, result: &Comparison) -> Vec<Vec<String>> {
     let outcome = &result.outcome;
     let commands = match (outcome.verdict, outcome.first_divergence()) {
         (Verdict::Fail, Some(row)) => vec![Some(narrowed(result, row.site)), inspect(result, Some(row.site))],

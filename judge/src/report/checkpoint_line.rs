@@ -1,67 +1,29 @@
 //! One line of the result tables: a checkpoint of one dump, or of all dumps of an architecture.
 
 use crate::check::RoundingEvaluation;
-use crate::checkpoint::{Checkpoint, Site, ValueKind};
+use crate::checkpoint::{Checkpoint, ValueKind};
 use crate::measure::{Errors, larger};
-use crate::verdict::{CheckpointSummary, Outcome, SiteResult, Verdict};
+use crate::verdict::{CheckpointSummary, Outcome};
 
-/// Results of a checkpoint. They are taken from the first divergence if it is at this checkpoint, otherwise from
-/// the checkpoint's worst site.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct CheckpointLine {
-    pub(crate) checkpoint: Checkpoint,
-    pub(crate) verdict: Verdict,
-    /// True for the checkpoint of the first divergence.
-    pub(crate) is_culprit: bool,
-    /// The site whose name is printed; `None` if nothing was compared.
-    pub(crate) site: Option<Site>,
-    /// Spec tolerance of the largest absolute error at the site.
-    pub(crate) tolerance: Option<f64>,
-    pub(crate) local: Option<Errors>,
-    pub(crate) bound_ratio: Option<f64>,
-    pub(crate) over: Option<usize>,
-    pub(crate) accumulated: Option<Errors>,
-}
-
-impl CheckpointLine {
-    /// Returns the lines of a dump, in the order of the checkpoints.
+impl CheckpointSummary {
+    /// Returns the summaries of a dump, in the order of the checkpoints. The summary of a checkpoint describes the first
+    /// divergence if it is at this checkpoint, otherwise the checkpoint's worst sites.
     pub(crate) fn of(outcome: &Outcome, checkpoints: &[Checkpoint]) -> Vec<Self> {
+        let mut summaries = outcome.summaries(checkpoints);
         let first = outcome.first_divergence();
-        let line = |summary: CheckpointSummary<'_>| match first
-            .filter(|row| row.checkpoint() == summary.checkpoint)
-        {
-            Some(first) => Self::first_divergence(&summary, first),
-            None => Self::worst(&summary),
-        };
-        outcome.summaries(checkpoints).into_iter().map(line).collect()
-    }
-
-    fn first_divergence(summary: &CheckpointSummary<'_>, first: &SiteResult) -> Self {
-        Self {
-            is_culprit: true,
-            site: Some(first.site),
-            tolerance: Some(first.tolerance.max_abs),
-            local: first.local.as_ref().map(|found| found.errors),
-            bound_ratio: first.bound_ratio(),
-            over: first.explained.as_ref().map(RoundingEvaluation::over),
-            accumulated: first.accumulated.as_ref().map(|found| found.errors),
-            ..Self::worst(summary)
+        let culprit = first.and_then(|first| {
+            summaries.iter_mut().find(|summary| summary.checkpoint == first.checkpoint()).zip(Some(first))
+        });
+        if let Some((summary, first)) = culprit {
+            summary.is_culprit = true;
+            summary.site = Some(first.site);
+            summary.tolerance = Some(first.tolerance.max_abs);
+            summary.local = first.local.as_ref().map(|found| found.errors);
+            summary.bound_ratio = first.bound_ratio();
+            summary.over = first.explained.as_ref().map(RoundingEvaluation::over);
+            summary.accumulated = first.accumulated.as_ref().map(|found| found.errors);
         }
-    }
-
-    /// Returns the line of a checkpoint's worst site.
-    pub(crate) fn worst(summary: &CheckpointSummary<'_>) -> Self {
-        Self {
-            checkpoint: summary.checkpoint,
-            verdict: summary.verdict,
-            is_culprit: false,
-            site: summary.worst.map(|row| row.site),
-            tolerance: summary.worst.map(|row| row.tolerance.max_abs),
-            local: summary.local,
-            bound_ratio: summary.bound_ratio,
-            over: summary.over,
-            accumulated: summary.accumulated,
-        }
+        summaries
     }
 
     /// Returns the errors that the checkpoint is judged by: local errors, or accumulated errors if only those were measured.

@@ -181,7 +181,7 @@ fn of_row(outcome: &Outcome, row: &SiteResult, guess: Option<&Finding>) -> Strin
 
 /// Describes the layers and passes of wrong sites among all compared sites of these taps, such as "wrong in
 /// all 3 layers, prompt and decode".
-pub fn extent(outcome: &Outcome, points: &[Point], sites: &[Site]) -> String {
+pub(crate) fn extent(outcome: &Outcome, points: &[Point], sites: &[Site]) -> String {
     let of_taps = || outcome.rows.iter().map(|row| row.site).filter(|site| points.contains(&site.point));
     let layers = |sites: &mut dyn Iterator<Item = Site>| -> BTreeSet<usize> {
         sites.filter_map(|site| site.layer).collect()

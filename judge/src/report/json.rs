@@ -3,12 +3,12 @@
 use serde_json::Value;
 
 use crate::checkpoint::Site;
-use crate::report::checkpoint_line::CheckpointLine;
+use crate::dump::Producer;
 use crate::report::schema::{
-    ArchitectureRow, CheckpointRow, Divergence, ElementRow, EnumName, ExactRow, FindingRow, JsonForm,
-    JsonNumber, ModelRow, Program, Reference, ReportFile, ReportRow, SCHEMA, ShardRow, VERSION, position,
+    Divergence, ElementRow, ExactRow, ModelRow, Program, Reference, ReportFile, ReportRow, SCHEMA, ShardRow,
+    StartRow, VERSION, position,
 };
-use crate::report::{ArchitectureSummary, Comparison, Report, RunFailure, advice, headline};
+use crate::report::{Comparison, Report, RunFailure, advice, headline};
 use crate::verdict::{Finding, Outcome, SiteResult, Verdict};
 
 /// Returns the report as JSON with a trailing newline.
@@ -34,7 +34,7 @@ impl From<&Report> for ReportFile {
             model: common_model(report),
             server: report.served.clone(),
             references: report.results.iter().map(|result| reference(report, result)).collect(),
-            architectures: report.rollup().iter().map(ArchitectureRow::new).collect(),
+            architectures: report.rollup(),
         }
     }
 }
@@ -60,7 +60,7 @@ impl From<&RunFailure> for ReportFile {
 /// Returns the facts that all models of a report share.
 fn common_model(report: &Report) -> ModelRow {
     let same = |field: fn(ModelRow) -> Option<String>| {
-        let mut values = report.results.iter().map(|result| field(ModelRow::of(result.model.clone())));
+        let mut values = report.results.iter().map(|result| field(result.model.clone().into()));
         let first = values.next()?;
         values.all(|value| value == first).then_some(first)?
     };
@@ -75,21 +75,19 @@ fn common_model(report: &Report) -> ModelRow {
 
 fn reference(report: &Report, result: &Comparison) -> Reference {
     let outcome: &Outcome = &result.outcome;
-    let lines = outcome.summaries(&report.checkpoints);
-    let finding = |finding: &Finding| {
-        let mut row = FindingRow::of(finding.clone());
-        row.confirm = headline::confirm_command(result, finding);
-        row
+    let finding = |finding: &Finding| Finding {
+        confirm: headline::confirm_command(result, finding),
+        ..finding.clone()
     };
     Reference {
         name: outcome.subject.name.clone(),
-        producer: JsonForm::of(outcome.subject.producer.clone()),
-        model: JsonForm::of(result.model.clone()),
+        producer: Producer { rounding: None, ..outcome.subject.producer.clone() },
+        model: result.model.clone().into(),
         numerics: outcome.subject.numerics.clone(),
-        role: EnumName(outcome.subject.role),
-        mode: EnumName(outcome.subject.mode),
-        gate: EnumName(outcome.subject.gate),
-        verdict: EnumName(outcome.verdict),
+        role: outcome.subject.role,
+        mode: outcome.subject.mode,
+        gate: outcome.subject.gate,
+        verdict: outcome.verdict,
         reason: outcome.reason.clone(),
         sentence: (!outcome.verdict.is_good()).then(|| headline::sentence(outcome)),
         notes: outcome.notes.clone(),
@@ -98,8 +96,8 @@ fn reference(report: &Report, result: &Comparison) -> Reference {
         findings: outcome.findings.iter().map(finding).collect(),
         next: advice::commands(report, result).iter().map(|command| advice::shell(command)).collect(),
         remedy: remedy(result),
-        tokens: JsonForm::of(result.tokens.clone()),
-        checkpoints: lines.iter().map(|line| checkpoint(&CheckpointLine::worst(line))).collect(),
+        tokens: result.tokens.clone().into(),
+        checkpoints: outcome.summaries(&report.checkpoints),
         results: outcome.rows.iter().map(ReportRow::from).collect(),
         shard: ShardRow::of(result),
     }
@@ -113,46 +111,19 @@ fn remedy(result: &Comparison) -> Option<String> {
 fn divergence(row: &SiteResult) -> Divergence {
     let Site { point, layer, pass } = row.site;
     Divergence {
-        tap: EnumName(point),
-        checkpoint: EnumName(row.checkpoint()),
+        tap: point,
+        checkpoint: row.checkpoint(),
         layer,
         pass,
         position: position(row),
         tokens: row.positions.len(),
         judged: if row.is_judged_by_accumulated() { "accumulated" } else { "local" }.to_owned(),
-        since: JsonForm::of(row.since.clone()),
+        since: row.since.iter().map(StartRow::from).collect(),
         reason: row.reason.clone(),
-        max_abs: row.judged().map(|found| JsonNumber(found.errors.max_abs)),
-        bound_ratio: JsonForm::of(row.bound_ratio()),
-        exact: row.explained.clone().map(|explained| ExactRow::of(explained).in_short()),
-        tolerance: JsonNumber(row.tolerance.max_abs),
+        max_abs: row.judged().map(|found| found.errors.max_abs),
+        bound_ratio: row.bound_ratio(),
+        exact: row.explained.as_ref().map(|explained| ExactRow::from(explained).in_short()),
+        tolerance: row.tolerance.max_abs,
         element: ElementRow::new(row.judged()),
-    }
-}
-
-impl ArchitectureRow {
-    /// Makes the row of an architecture.
-    pub fn new(summary: &ArchitectureSummary) -> Self {
-        Self {
-            architecture: summary.architecture.clone(),
-            models: summary.models.iter().cloned().collect(),
-            dumps: summary.dumps,
-            verdict: EnumName(summary.verdict),
-            checkpoints: summary.checkpoints.iter().map(checkpoint).collect(),
-        }
-    }
-}
-
-fn checkpoint(line: &CheckpointLine) -> CheckpointRow {
-    CheckpointRow {
-        checkpoint: EnumName(line.checkpoint),
-        number: line.checkpoint.number(),
-        verdict: EnumName(line.verdict),
-        local: JsonForm::of(line.local),
-        accumulated: JsonForm::of(line.accumulated),
-        bound_ratio: JsonForm::of(line.bound_ratio),
-        over: line.over,
-        tolerance: JsonForm::of(line.tolerance),
-        worst: JsonForm::of(line.site),
     }
 }

@@ -8,12 +8,11 @@ use chrono::{DateTime, Utc};
 use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 
 use crate::format::commands;
-use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::text::{
     allowed, bound_name, exactly, excused, fault, finding, heading, place, site, told, value,
 };
 use crate::report::{Comparison, Report, RunFailure, ServerReport, Timing};
-use crate::verdict::{Outcome, SiteResult, Verdict};
+use crate::verdict::{CheckpointSummary, Outcome, SiteResult, Verdict};
 
 /// Returns the report as JUnit XML.
 pub fn junit(report: &Report) -> String {
@@ -61,7 +60,7 @@ fn suite(report: &Report, result: &Comparison) -> TestSuite {
     let outcome = &result.outcome;
     let class = class(result);
     let mut suite = timed(&format!("{}: {}", result.model.name, outcome.subject.name), result.timing);
-    let shown = CheckpointLine::of(outcome, &report.checkpoints);
+    let shown = CheckpointSummary::of(outcome, &report.checkpoints);
     suite.add_test_cases(
         shown.iter().map(|shown| case(shown.checkpoint.name(), &class, status(outcome, shown))),
     );
@@ -99,7 +98,7 @@ fn case(name: &str, class: &str, status: TestCaseStatus) -> TestCase {
     case
 }
 
-fn status(outcome: &Outcome, shown: &CheckpointLine) -> TestCaseStatus {
+fn status(outcome: &Outcome, shown: &CheckpointSummary) -> TestCaseStatus {
     let row = outcome.rows.iter().find(|row| Some(row.site) == shown.site);
     let Some(row) = row else { return skipped("not compared") };
     match shown.verdict {

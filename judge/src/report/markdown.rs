@@ -3,13 +3,12 @@
 use std::iter::once;
 
 use crate::check::{Gate, Mode, Role};
-use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::escaping::escape;
 use crate::report::result_map::{LEGEND, ResultMap};
 use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::{self, NOTHING, bound, largest, value};
 use crate::report::{ArchitectureSummary, Comparison, Report, RunFailure, ServerReport, advice, likelihoods};
-use crate::verdict::{Coverage, Outcome, SiteResult, Verdict};
+use crate::verdict::{CheckpointSummary, Coverage, Outcome, SiteResult, Verdict};
 
 /// Maximum length of the report in characters. A GitHub comment can have 65,536; the rest is for text that a
 /// script adds.
@@ -173,7 +172,7 @@ fn found(report: &Report, result: &Comparison) -> String {
 fn details(report: &Report, result: &Comparison) -> String {
     let outcome = &result.outcome;
     let text = facts(result)
-        + &table(&CheckpointLine::of(outcome, &report.checkpoints))
+        + &table(&CheckpointSummary::of(outcome, &report.checkpoints))
         + &list("Log-probabilities", &likelihoods::lines(outcome))
         + &notes(outcome);
     folded("What was compared, checkpoint by checkpoint", &text)
@@ -267,7 +266,7 @@ fn coverage(coverage: &Coverage) -> String {
     )
 }
 
-fn table(shown: &[CheckpointLine]) -> String {
+fn table(shown: &[CheckpointSummary]) -> String {
     let mut text =
         "\n| # | checkpoint | verdict | worst site | max abs | mean abs | cosine | err/bound | over | accumulated | spec tol |\n".to_owned();
     text += "|--:|---|---|---|--:|--:|--:|--:|--:|--:|--:|\n";
@@ -277,11 +276,11 @@ fn table(shown: &[CheckpointLine]) -> String {
     text
 }
 
-fn cells(shown: &CheckpointLine) -> [String; 11] {
+fn cells(shown: &CheckpointSummary) -> [String; 11] {
     let [mean, cosine] = text::mean_and_cosine(shown);
     let first = if shown.is_culprit { " (first divergence)" } else { "" };
     [
-        shown.checkpoint.number().to_string(),
+        shown.number.to_string(),
         shown.checkpoint.to_string(),
         shown.site.map_or("not compared".into(), |_| emphasised(shown.verdict)),
         shown.site.map_or(NOTHING.into(), |site| format!("{site}{first}")),

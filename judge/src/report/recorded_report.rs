@@ -49,7 +49,7 @@ pub struct RecordedDump {
 /// Figures of a failure. Another build with the same fault gives nearly the same figures. A figure is `None` if it
 /// was not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct FailureSize {
+pub(crate) struct FailureSize {
     /// Largest error relative to its limit (error bound, noise floor or tolerance). The row fails above 1.
     pub(crate) bound_ratio: Option<f64>,
     /// Relative L2 error of all values together, if there are no error bounds per value. It distinguishes one wrong

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::input;
-use crate::report::schema::{JsonForm, Program, Reference, ReportFile};
+use crate::report::schema::{Program, Reference, ReportFile};
 use crate::report::{Comparison, Report, Timing};
 use crate::verdict::{Basis, ComparisonSubject, Outcome};
 
@@ -74,7 +74,7 @@ pub(crate) fn content(file: ReportFile) -> Result<ReportContent, String> {
 /// Returns the requested checkpoints.
 fn checkpoints(references: &[Reference]) -> Vec<Checkpoint> {
     let told = references.iter().flat_map(|reference| &reference.checkpoints);
-    let mut all: Vec<Checkpoint> = told.map(|row| row.checkpoint.0).collect();
+    let mut all: Vec<Checkpoint> = told.map(|row| row.checkpoint).collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -88,31 +88,31 @@ fn comparison(reference: Reference) -> Result<Comparison, String> {
     };
     let subject = ComparisonSubject {
         name: reference.name,
-        producer: reference.producer.value(),
+        producer: reference.producer,
         numerics: reference.numerics,
-        role: reference.role.0,
+        role: reference.role,
         // The report only says at which checkpoints a case was compared.
         is_case: false,
-        gate: reference.gate.0,
-        mode: reference.mode.0,
+        gate: reference.gate,
+        mode: reference.mode,
     };
     let outcome = Outcome {
         subject,
-        verdict: reference.verdict.0,
+        verdict: reference.verdict,
         reason: reference.reason,
         notes: reference.notes,
-        findings: reference.findings.value(),
+        findings: reference.findings,
         coverage: reference.coverage,
         rows: reference.results.into_iter().map(Into::into).collect(),
         basis,
     };
     let timing = Timing { started: SystemTime::UNIX_EPOCH, took: Duration::ZERO };
     Ok(Comparison {
-        model: reference.model.value(),
+        model: reference.model.into(),
         outcome,
         again,
         reference: inspect,
-        tokens: reference.tokens.value(),
+        tokens: reference.tokens.into(),
         timing,
         sharded,
     })

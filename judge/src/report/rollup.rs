@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 use crate::checkpoint::Checkpoint;
-use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::{Comparison, Report, text};
-use crate::verdict::Verdict;
+use crate::verdict::{CheckpointSummary, Verdict};
 
 /// Summary of all dumps of one architecture.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ArchitectureSummary {
     /// The architecture's name.
     pub(crate) architecture: String,
@@ -18,19 +19,18 @@ pub struct ArchitectureSummary {
     /// Worst verdict.
     pub(crate) verdict: Verdict,
     /// Each compared checkpoint with its worst figures over all dumps.
-    pub(crate) checkpoints: Vec<CheckpointLine>,
+    pub(crate) checkpoints: Vec<CheckpointSummary>,
 }
 
 impl ArchitectureSummary {
     fn of(result: &Comparison, checkpoints: &[Checkpoint]) -> Self {
-        let summaries = result.outcome.summaries(checkpoints);
-        let compared = summaries.iter().filter(|summary| summary.worst.is_some());
+        let summaries = result.outcome.summaries(checkpoints).into_iter();
         Self {
             architecture: result.model.architecture.clone(),
             models: BTreeSet::from([result.model.name.clone()]),
             dumps: 1,
             verdict: result.outcome.verdict,
-            checkpoints: compared.map(CheckpointLine::worst).collect(),
+            checkpoints: summaries.filter(|summary| summary.site.is_some()).collect(),
         }
     }
 

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::report::escaping::escape;
-use crate::report::schema::EnumName;
 use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::{WIDTH, clean, wrap};
 use crate::verdict::Verdict;
@@ -40,28 +39,10 @@ pub struct ServerCheck {
     /// Name of the check.
     pub check: String,
     /// Verdict; `None` if the check is not available.
-    #[serde(with = "optional")]
+    #[serde(deserialize_with = "Option::deserialize")]
     pub verdict: Option<Verdict>,
     /// Result, or the reason why the check is not available.
     pub found: String,
-}
-
-mod optional {
-    use super::{Deserialize, EnumName, Serialize, Verdict};
-    use serde::{Deserializer, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(
-        verdict: &Option<Verdict>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        verdict.map(EnumName).serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Verdict>, D::Error> {
-        Ok(Option::<EnumName<Verdict>>::deserialize(deserializer)?.map(|named| named.0))
-    }
 }
 
 impl ServerReport {

@@ -3,12 +3,11 @@
 use comfy_table::{CellAlignment, Table};
 
 use crate::check::Role;
-use crate::report::checkpoint_line::CheckpointLine;
 use crate::report::result_map::{LEGEND, ResultMap};
 use crate::report::terminal_style::TerminalStyle;
 use crate::report::text::{self, NOTHING, WIDTH, count, fit, largest, short_bound, short_place};
 use crate::report::{ArchitectureSummary, Comparison, Report, conclusion, headline};
-use crate::verdict::{Outcome, Verdict};
+use crate::verdict::{CheckpointSummary, Outcome, Verdict};
 
 /// Spaces between two columns.
 const GAP: usize = 1;
@@ -60,15 +59,15 @@ impl TableOptions<'_> {
 /// reference.
 pub fn table(report: &Report, style: TableOptions) -> String {
     let paint = TerminalStyle { colour: style.colour };
-    let shown = |outcome: &Outcome| -> Vec<CheckpointLine> {
-        let lines = CheckpointLine::of(outcome, &report.checkpoints).into_iter();
+    let shown = |outcome: &Outcome| -> Vec<CheckpointSummary> {
+        let lines = CheckpointSummary::of(outcome, &report.checkpoints).into_iter();
         // After a pass, checkpoints that the dump did not record are omitted.
         lines.filter(|line| line.site.is_some() || !outcome.verdict.is_good()).collect()
     };
     let shown: Vec<_> = report.results.iter().map(|result| shown(&result.outcome)).collect();
     let rollup = report.rollup();
     let of_architectures = rollup.iter().flat_map(|summary| &summary.checkpoints).cloned();
-    let all: Vec<CheckpointLine> = shown.concat().into_iter().chain(of_architectures).collect();
+    let all: Vec<CheckpointSummary> = shown.concat().into_iter().chain(of_architectures).collect();
     let mut grid = grid(&all, style).into_iter();
 
     let served = report.served.iter().flat_map(|served| served.lines(paint));
@@ -110,7 +109,7 @@ fn summaries(
 
 /// Takes the next lines of the grid and appends the verdicts.
 fn judged(
-    shown: &[CheckpointLine],
+    shown: &[CheckpointSummary],
     grid: &mut impl Iterator<Item = String>,
     paint: TerminalStyle,
 ) -> Vec<String> {
@@ -144,7 +143,7 @@ pub fn maps(report: &Report, all: bool, colour: bool) -> String {
 }
 
 /// Returns the aligned lines of all rows, header first. The caller adds the verdicts.
-fn grid(shown: &[CheckpointLine], style: TableOptions) -> Vec<String> {
+fn grid(shown: &[CheckpointSummary], style: TableOptions) -> Vec<String> {
     if shown.is_empty() {
         return Vec::new();
     }
@@ -170,11 +169,11 @@ fn aligned(header: &[&str], rows: Vec<Vec<String>>, left: &[usize]) -> Vec<Strin
 }
 
 /// Returns the cells of a row, except for its site.
-fn cells(shown: &CheckpointLine, style: TableOptions) -> Vec<String> {
+fn cells(shown: &CheckpointSummary, style: TableOptions) -> Vec<String> {
     let mark = if shown.is_culprit { ">" } else { "" };
     let [mean, cosine] = text::mean_and_cosine(shown);
     let mut cells = vec![
-        format!("{mark}{:>2}", shown.checkpoint.number()),
+        format!("{mark}{:>2}", shown.number),
         shown.checkpoint.to_string(),
         String::new(),
         largest(shown, shown.errors()),
@@ -190,7 +189,7 @@ fn cells(shown: &CheckpointLine, style: TableOptions) -> Vec<String> {
 }
 
 /// Returns the width that the other columns leave for the site.
-fn place_width(rows: &[Vec<String>], shown: &[CheckpointLine], style: TableOptions) -> usize {
+fn place_width(rows: &[Vec<String>], shown: &[CheckpointSummary], style: TableOptions) -> usize {
     let widest = |column: usize| {
         let cells = rows.iter().map(|row| row[column].len());
         cells.chain([HEADER[column].len()]).max().unwrap_or_default()
@@ -200,7 +199,7 @@ fn place_width(rows: &[Vec<String>], shown: &[CheckpointLine], style: TableOptio
     style.width().saturating_sub(others + style.columns() * GAP + verdicts)
 }
 
-fn word(shown: &CheckpointLine) -> &'static str {
+fn word(shown: &CheckpointSummary) -> &'static str {
     match shown.verdict {
         _ if shown.site.is_none() => "no data",
         Verdict::Fail => "FAIL",

@@ -6,8 +6,7 @@ use crate::check::{Gate, Role, Tolerance};
 use crate::checkpoint::{Point, Site, ValueKind};
 use crate::format::commands;
 use crate::measure::Errors;
-use crate::report::checkpoint_line::CheckpointLine;
-use crate::verdict::{Coverage, Finding, Outcome, SiteResult, Verdict, Waiver};
+use crate::verdict::{CheckpointSummary, Coverage, Finding, Outcome, SiteResult, Verdict, Waiver};
 
 /// Maximum line width, except for commands to copy.
 pub const WIDTH: usize = 80;
@@ -214,7 +213,7 @@ pub(crate) fn allowed(row: &SiteResult) -> String {
 }
 
 /// Formats the largest error of a checkpoint. Token ids are shown as equal or different.
-pub(crate) fn largest(shown: &CheckpointLine, errors: Option<Errors>) -> String {
+pub(crate) fn largest(shown: &CheckpointSummary, errors: Option<Errors>) -> String {
     match errors {
         Some(errors) if shown.is_of_tokens() && errors.max_abs != 0.0 => "differs".into(),
         _ => measured(errors.map(|errors| errors.max_abs)),
@@ -222,7 +221,7 @@ pub(crate) fn largest(shown: &CheckpointLine, errors: Option<Errors>) -> String 
 }
 
 /// Formats the mean error and the cosine of a checkpoint; empty for token ids.
-pub(crate) fn mean_and_cosine(shown: &CheckpointLine) -> [String; 2] {
+pub(crate) fn mean_and_cosine(shown: &CheckpointSummary) -> [String; 2] {
     match shown.errors().filter(|_| !shown.is_of_tokens()) {
         Some(errors) => [figure(errors.mean_abs), cosine(errors.cosine)],
         None => [NOTHING; 2].map(str::to_owned),

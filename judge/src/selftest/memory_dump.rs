@@ -76,7 +76,7 @@ impl DumpForm {
 }
 
 /// A tap that stores values and makes a dump of them.
-pub struct MemoryDump {
+pub(crate) struct MemoryDump {
     manifest: Manifest,
     form: DumpForm,
     arrays: Vec<(String, StoredTensor)>,

@@ -20,6 +20,6 @@ pub use counts::{
 pub use expected_figures::{ExpectedFigures, FigureRegression};
 pub use fault_injection::{FaultDetection, InjectedFault, plants_of, told};
 pub use fault_sample::{every_fault, kinds, sampled_faults};
-pub use memory_dump::{DumpForm, MemoryDump, RecordedTaps};
+pub use memory_dump::{DumpForm, RecordedTaps};
 pub use sensitivity::{Fault, Sensitivity, sensitivities};
 pub use test_model::{ARITHMETICS, ChangeEffect, MODELS, PROMPT, TestModel};

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
 use crate::verdict::finding::Finding;
@@ -14,11 +17,12 @@ pub(crate) const MOST: usize = 6;
 pub(crate) const MOST_PARTS: usize = 2;
 
 /// The cause of failing rows of one unit.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Cause {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Cause {
     /// The search that found the cause.
     pub(crate) sought: CauseSearch,
     /// Sites that the cause explains, in data-flow order.
+    #[serde(deserialize_with = "filled")]
     pub(crate) sites: Vec<Site>,
     pub(crate) told: CauseContent,
     /// Kinds of causes that were tried and do not explain the sites.
@@ -26,7 +30,8 @@ pub struct Cause {
 }
 
 /// The search that found a cause, in reporting order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum CauseSearch {
     /// Comparison of the prompt's tokens.
     Prompt,
@@ -41,19 +46,6 @@ pub(crate) enum CauseSearch {
 }
 
 impl CauseSearch {
-    const NAMES: [(CauseSearch, &'static str); 5] = [
-        (CauseSearch::Prompt, "prompt"),
-        (CauseSearch::Nonfinite, "nonfinite"),
-        (CauseSearch::Stages, "stages"),
-        (CauseSearch::Parts, "parts"),
-        (CauseSearch::Choices, "choices"),
-    ];
-
-    /// Returns the search's name in reports.
-    pub(crate) fn name(self) -> &'static str {
-        Self::NAMES[self as usize].1
-    }
-
     /// Returns the position in reports. Operations and parts share one position.
     fn rank(self) -> u8 {
         match self {
@@ -76,11 +68,12 @@ impl CauseSearch {
 }
 
 /// The content of a cause: changes of operations, a misread dump, or a description.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum CauseContent {
     /// Alternative changes of operations, the most likely first. Each alternative explains the cause by
     /// itself.
-    Changes(Vec<FittingChange>),
+    Changes(#[serde(deserialize_with = "filled")] Vec<FittingChange>),
     /// No known change explains the failure. The fields describe what is known.
     Nothing {
         /// The kind: unknown, partly known, or search not finished.
@@ -109,9 +102,15 @@ pub(crate) enum CauseContent {
     Once(Box<Finding>),
 }
 
+/// Reads a list that must not be empty.
+fn filled<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    let list = Vec::deserialize(deserializer)?;
+    if list.is_empty() { Err(D::Error::custom("a cause has no site or no change")) } else { Ok(list) }
+}
+
 /// An alternative explanation of a cause: one or more changes of operations.
-#[derive(Clone, Debug, PartialEq)]
-pub struct FittingChange {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FittingChange {
     /// The changes in the syntax of `--suppose`.
     pub(crate) typed: String,
     /// The kind of the first change.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::checkpoint::{Checkpoint, Point, TapScope};
-use crate::verdict::evidence::{Basis, Evidence, OUR_ENGINE};
+use crate::verdict::evidence::{Basis, Evidence, OUR_ENGINE, SideTaps};
 use crate::verdict::outcome::{ComparisonSubject, Coverage};
 use crate::verdict::site_result::SiteResult;
 
@@ -66,10 +66,10 @@ impl ComparisonResults<'_> {
     /// Returns the taps of each side over all units.
     pub(super) fn sides(&self) -> Vec<(&str, BTreeSet<Point>)> {
         let mut sides: Vec<(&str, BTreeSet<Point>)> = Vec::new();
-        for (name, points) in self.found().flat_map(|found| &found.sides) {
+        for SideTaps { name, taps } in self.found().flat_map(|found| &found.sides) {
             match sides.iter_mut().find(|(known, _)| known == name) {
-                Some((_, known)) => known.extend(points),
-                None => sides.push((name, points.clone())),
+                Some((_, known)) => known.extend(taps),
+                None => sides.push((name, taps.clone())),
             }
         }
         sides
@@ -163,7 +163,7 @@ impl ComparisonResults<'_> {
 }
 
 /// Returns each sentence once, in order of first occurrence.
-pub fn once_each<'s>(said: impl Iterator<Item = &'s String>) -> Vec<String> {
+pub(crate) fn once_each<'s>(said: impl Iterator<Item = &'s String>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for what in said {
         if !all.contains(what) {

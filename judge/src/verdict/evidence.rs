@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 use crate::align::Selection;
 use crate::checkpoint::{Point, Site};
 use crate::ops::linear::exact::IntegerProducts;
@@ -13,20 +15,30 @@ use crate::verdict::site_result::SiteResult;
 pub(crate) const OUR_ENGINE: &str = "our engine";
 
 /// A site that should have been compared but was not.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MissingSite {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MissingSite {
+    #[serde(flatten)]
     pub(crate) site: Site,
     /// The reason, which names the site.
     pub(crate) why: String,
 }
 
+/// The taps of one side of a comparison.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SideTaps {
+    pub(crate) name: String,
+    pub(crate) taps: BTreeSet<Point>,
+}
+
 /// The results of one unit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// The unit that was compared.
+    #[serde(skip)]
     pub(crate) unit: Unit,
     /// Compared values in data-flow order, each judged separately. Empty inside an
     /// [`Outcome`](crate::verdict::Outcome), which stores the rows itself.
+    #[serde(skip)]
     pub(crate) rows: Vec<SiteResult>,
     /// Number of sites that should have been compared.
     pub(crate) expected: usize,
@@ -34,11 +46,12 @@ pub struct Evidence {
     pub(crate) missing: Vec<MissingSite>,
     /// Reasons, apart from sites, why the unit cannot pass.
     pub(crate) lacking: Vec<String>,
-    /// The taps that each side has, by the side's name. Empty if nothing was run.
-    pub(crate) sides: Vec<(String, BTreeSet<Point>)>,
+    /// The taps that each side has. Empty if nothing was run.
+    pub(crate) sides: Vec<SideTaps>,
     /// Facts that change no verdict.
     pub(crate) notes: Vec<String>,
     /// 8-bit integer products of the dump's engine, if they explain most failing products.
+    #[serde(skip)]
     pub(crate) integers: Option<IntegerProducts>,
     /// Causes of failing rows.
     pub(crate) causes: Vec<Cause>,

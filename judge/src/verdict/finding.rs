@@ -2,19 +2,23 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize, Serializer};
+
 use crate::catalogue::OperationChange;
 use crate::change::CauseKind;
-use crate::checkpoint::{Point, Site};
+use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::verdict::site_result::Verdict;
 
 /// The explanation of a failure.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     /// The kind of cause; the most likely one if several are possible.
     pub kind: CauseKind,
     /// The first failing row that the cause explains.
+    #[serde(flatten, serialize_with = "with_checkpoint")]
     pub site: Site,
     /// All taps that the cause explains.
+    #[serde(rename = "taps")]
     pub points: Vec<Point>,
     /// The layers of the explained sites.
     pub layers: Vec<usize>,
@@ -27,10 +31,16 @@ pub struct Finding {
     /// The description, one sentence.
     pub what: String,
     /// Explained sites in data-flow order.
+    #[serde(default, rename = "places")]
     pub sites: Vec<Site>,
     /// Changes in the syntax of `--suppose`. `None` if `--suppose` has no such change.
+    #[serde(default)]
     pub supposed: Option<String>,
-    /// The verdict of a run with these changes applied. `None` if there was no such run.
+    /// The command that judges again with these changes applied, in a report.
+    #[serde(skip_deserializing)]
+    pub confirm: Option<String>,
+    /// The verdict of that command. `None` if it was not run.
+    #[serde(default)]
     pub confirmed: Option<Verdict>,
     /// Sites at which every value is explained, as text for reports.
     pub verified_on: Vec<String>,
@@ -38,6 +48,17 @@ pub struct Finding {
     pub remaining: Vec<String>,
     /// Kinds of causes that were tried and do not explain the failure.
     pub excluded: Vec<String>,
+}
+
+/// Writes a site with its checkpoint, which `report.json` calls `stage`.
+fn with_checkpoint<S: Serializer>(site: &Site, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct CheckpointSite {
+        stage: Checkpoint,
+        #[serde(flatten)]
+        site: Site,
+    }
+    CheckpointSite { stage: site.point.checkpoint(), site: *site }.serialize(serializer)
 }
 
 /// Text between the names of changes that are applied together.
@@ -110,6 +131,7 @@ impl Finding {
             what,
             sites: vec![site],
             supposed: None,
+            confirm: None,
             confirmed: None,
             verified_on: Vec::new(),
             remaining: Vec::new(),

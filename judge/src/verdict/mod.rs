@@ -18,11 +18,14 @@ mod unit_rows;
 
 pub(crate) use cause::{Cause, CauseContent, CauseSearch, FittingChange};
 pub(crate) use conclusion::conclude;
-pub use coverage::{NOT_RECORDED, once_each};
-pub use evidence::{Basis, Evidence, MissingSite};
+pub use coverage::NOT_RECORDED;
+pub(crate) use coverage::once_each;
+pub use evidence::{Basis, Evidence};
+pub(crate) use evidence::{MissingSite, SideTaps};
 pub use finding::{Finding, changes_of};
-pub use outcome::{CheckpointSummary, ComparisonSubject, Coverage, Outcome};
-pub use site_result::{Doubt, SiteObservation, SiteResult, Verdict, VerdictCriteria, Waiver};
+pub(crate) use outcome::CheckpointSummary;
+pub use outcome::{ComparisonSubject, Coverage, Outcome};
+pub use site_result::{Doubt, SiteResult, Verdict, Waiver};
 
 pub(crate) use cause::{MOST, MOST_PARTS};
 pub(crate) use evidence::OUR_ENGINE;

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::CauseKind;
 use crate::check::{Gate, Mode, Role};
-use crate::checkpoint::{Checkpoint, Point, ValueKind};
+use crate::checkpoint::{Checkpoint, Point, Site, ValueKind};
 use crate::dump::Producer;
+use crate::json_number;
 use crate::measure::{Errors, Measurement, larger};
 use crate::noise::NoiseFloor;
 use crate::ops::linear::exact::IntegerProducts;
@@ -83,21 +84,31 @@ pub struct Outcome {
 }
 
 /// One checkpoint, summarized over all its taps, layers and passes.
-#[derive(Clone, Debug)]
-pub struct CheckpointSummary<'o> {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CheckpointSummary {
     pub(crate) checkpoint: Checkpoint,
+    /// Number of the checkpoint.
+    pub(crate) number: usize,
     /// The worst verdict of the checkpoint's rows. Inconclusive if nothing was compared.
     pub(crate) verdict: Verdict,
-    /// The row with that verdict and the largest judged error. `None` if nothing was compared.
-    pub(crate) worst: Option<&'o SiteResult>,
-    /// Accumulated error: each statistic at its worst row. `None` if not measured.
-    pub(crate) accumulated: Option<Errors>,
     /// Local error: each statistic at its worst row. `None` if not measured.
     pub(crate) local: Option<Errors>,
+    /// Accumulated error: each statistic at its worst row. `None` if not measured.
+    pub(crate) accumulated: Option<Errors>,
     /// Largest ratio of an error to its error bound. `None` if not measured.
+    #[serde(default, with = "json_number::optional")]
     pub(crate) bound_ratio: Option<f64>,
     /// Number of values above their error bound. `None` if no operation was evaluated.
     pub(crate) over: Option<usize>,
+    /// Spec tolerance of the largest absolute error at the site.
+    #[serde(default, with = "json_number::optional")]
+    pub(crate) tolerance: Option<f64>,
+    /// The site of the row with that verdict and the largest judged error. `None` if nothing was compared.
+    #[serde(rename = "worst")]
+    pub(crate) site: Option<Site>,
+    /// True if the figures are those of the first divergence.
+    #[serde(skip)]
+    pub(crate) is_culprit: bool,
 }
 
 impl Outcome {
@@ -228,31 +239,35 @@ impl Outcome {
 
     /// Returns one summary per checkpoint. Omits inputs that were not compared, and for a known case every
     /// checkpoint that was not compared.
-    pub(crate) fn summaries(&self, checkpoints: &[Checkpoint]) -> Vec<CheckpointSummary<'_>> {
+    pub(crate) fn summaries(&self, checkpoints: &[Checkpoint]) -> Vec<CheckpointSummary> {
         let summaries = checkpoints.iter().map(|&checkpoint| self.summary(checkpoint));
         summaries
             .filter(|summary| {
                 let always = summary.checkpoint != Checkpoint::Input && !self.subject.is_case;
-                always || summary.worst.is_some()
+                always || summary.site.is_some()
             })
             .collect()
     }
 
-    fn summary(&self, checkpoint: Checkpoint) -> CheckpointSummary<'_> {
+    fn summary(&self, checkpoint: Checkpoint) -> CheckpointSummary {
         let rows = || self.rows.iter().filter(move |row| row.checkpoint() == checkpoint);
         let verdict = rows().map(|row| row.verdict).max().unwrap_or(Verdict::Inconclusive);
         // If some rows have numbers, token rows are left out: ids have no distance.
         let has_numbers = rows().any(|row| row.site.point.kind() == ValueKind::Real);
         let figured = || rows().filter(move |row| !has_numbers || row.site.point.kind() == ValueKind::Real);
+        // `max_by` keeps the last of equal rows. Reversing the rows keeps the first in data-flow order.
+        let worst_row = rows().rev().filter(|row| row.verdict == verdict).max_by(|a, b| by_error(a, b));
         CheckpointSummary {
             checkpoint,
+            number: checkpoint.number(),
             verdict,
-            // `max_by` keeps the last of equal rows. Reversing the rows keeps the first in data-flow order.
-            worst: rows().rev().filter(|row| row.verdict == verdict).max_by(|a, b| by_error(a, b)),
-            accumulated: worst(figured().filter_map(|row| row.accumulated.as_ref())),
             local: worst(figured().filter_map(|row| row.local.as_ref())),
+            accumulated: worst(figured().filter_map(|row| row.accumulated.as_ref())),
             bound_ratio: rows().filter_map(SiteResult::bound_ratio).reduce(larger),
             over: rows().filter_map(|row| Some(row.explained.as_ref()?.over())).reduce(|a, b| a + b),
+            tolerance: worst_row.map(|row| row.tolerance.max_abs),
+            site: worst_row.map(|row| row.site),
+            is_culprit: false,
         }
     }
 }

@@ -13,49 +13,21 @@
 //!
 //! With `--gate tolerance`, the table of tolerances decides instead of 2 to 7 (`by_tolerance`).
 
-use std::ops::Range;
-
 use crate::check::{ArrayComparison, Gate, Tolerance, UniformErrors};
 use crate::checkpoint::{Point, Site, ValueKind};
 use crate::measure::{Errors, Measurement};
 use crate::noise::{Excess, NoiseFloor};
-use crate::verdict::site_result::{Doubt, SiteObservation, SiteResult, Verdict, VerdictCriteria};
+use crate::verdict::site_result::{Doubt, SiteResult, Verdict};
 use crate::weight::DType;
 
 // 1. Each site is judged separately.
 
 impl SiteResult {
     /// Judges a site by its local error, or by its accumulated error if no local error was measured.
-    pub fn judge(
-        site: Site,
-        positions: Range<usize>,
-        found: SiteObservation,
-        criteria: VerdictCriteria,
-    ) -> Self {
-        let SiteObservation { accumulated, local, since, explained, uniform, recorded } = found;
-        let VerdictCriteria { tolerance, gate, computed, is_single_operation, demanded_of } = criteria;
-        let mut row = Self {
-            site,
-            positions,
-            accumulated: None,
-            local: None,
-            since,
-            explained,
-            uniform,
-            gate: if tolerance.is_asked { Gate::Tolerance } else { gate },
-            tolerance,
-            computed,
-            is_single_operation,
-            demanded_of,
-            recorded,
-            floor: None,
-            accumulated_floor: None,
-            excess: None,
-            verdict: Verdict::Inconclusive,
-            reason: None,
-            known: None,
-            doubt: Doubt::None,
-        };
+    pub fn judge(mut self, accumulated: Option<ArrayComparison>, local: Option<ArrayComparison>) -> Self {
+        if self.tolerance.is_asked {
+            self.gate = Gate::Tolerance;
+        }
         let both = || [&local, &accumulated].into_iter().flatten();
         let any_measured = both().any(|found| matches!(found, ArrayComparison::Measured(_)));
         let incomparable = both().find_map(|found| match found {
@@ -70,9 +42,9 @@ impl SiteResult {
             Some(ArrayComparison::Measured(measurement)) => Some(measurement),
             _ => None,
         };
-        (row.accumulated, row.local) = (measured(accumulated), measured(local));
-        let told = incomparable.unwrap_or_else(|| row.unless_blind(row.judgement()));
-        Self { verdict: told.verdict, reason: told.reason, doubt: told.doubt, ..row }
+        (self.accumulated, self.local) = (measured(accumulated), measured(local));
+        let told = incomparable.unwrap_or_else(|| self.unless_blind(self.judgement()));
+        Self { verdict: told.verdict, reason: told.reason, doubt: told.doubt, ..self }
     }
 
     fn judgement(&self) -> Judgement {

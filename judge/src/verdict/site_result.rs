@@ -3,15 +3,18 @@
 use std::fmt;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::align::RecordedRows;
-use crate::check::{ArrayComparison, Gate, Role, RoundingEvaluation, Tolerance, UniformErrors};
+use crate::check::{Gate, Role, RoundingEvaluation, Tolerance, UniformErrors};
 use crate::checkpoint::{Checkpoint, Point, Site, ValueKind};
 use crate::measure::{Measurement, PositionAgreement, larger};
 use crate::noise::{Excess, NoiseFloor};
 use crate::weight::DType;
 
 /// A verdict, ordered from good to bad.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Compared, and correct.
     Pass,
@@ -65,15 +68,15 @@ pub struct SiteResult {
     /// Rounding evaluation of both sides, if evaluated.
     pub explained: Option<RoundingEvaluation>,
     /// The errors that a uniform distribution would have at this site.
-    pub(crate) uniform: Option<UniformErrors>,
+    pub uniform: Option<UniformErrors>,
     /// The tolerance from the table.
     pub tolerance: Tolerance,
     /// The compared rows, if the dump does not record all rows.
-    pub(crate) recorded: Option<RecordedRows>,
+    pub recorded: Option<RecordedRows>,
     /// Noise floor at this site, if measured.
     pub floor: Option<NoiseFloor>,
     /// Noise floor of the accumulated error, if that was judged too.
-    pub(crate) accumulated_floor: Option<NoiseFloor>,
+    pub accumulated_floor: Option<NoiseFloor>,
     /// The statistic that exceeds perturbed runs the most, if measured.
     pub excess: Option<Excess>,
     /// The judgement.
@@ -82,19 +85,20 @@ pub struct SiteResult {
     pub reason: Option<String>,
     /// The entry of the baseline, if it waives the failure.
     pub known: Option<Waiver>,
-    /// The criterion for the verdict.
-    pub(super) gate: Gate,
+    /// The criterion of the verdict. A tolerance given by the user always decides.
+    pub gate: Gate,
     /// Type to which the operations of the run round.
-    pub(super) computed: DType,
-    pub(super) is_single_operation: bool,
-    /// The side that must follow its rounding profile, if requested.
-    pub(super) demanded_of: Option<Role>,
+    pub computed: DType,
+    /// True if a single operation separates the row from its inputs, so that error bounds are exact.
+    pub is_single_operation: bool,
+    /// The side that must follow its rounding profile, if requested. Applies over several operations, too.
+    pub demanded_of: Option<Role>,
     /// Open question that the noise floor decides.
-    pub(super) doubt: Doubt,
+    pub doubt: Doubt,
 }
 
 /// The baseline's entry for a waived failure.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiver {
     /// The reason for the waiver.
     pub reason: String,
@@ -105,7 +109,8 @@ pub struct Waiver {
 }
 
 /// The question about a row that the noise floor decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Doubt {
     /// No question: the verdict is final.
     None,
@@ -115,69 +120,37 @@ pub enum Doubt {
     Exceeds,
 }
 
-impl Doubt {
-    /// Returns the name in reports.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Doubt::None => "none",
-            Doubt::Large => "large",
-            Doubt::Exceeds => "exceeds",
-        }
-    }
-}
-
-/// The results of the runs at one site.
-#[derive(Clone, Debug, Default)]
-pub struct SiteObservation {
-    /// The comparison in the run that starts from the token ids.
-    pub accumulated: Option<ArrayComparison>,
-    /// The comparison in a run with teacher forcing: each operation starts from the nearest recorded values.
-    pub local: Option<ArrayComparison>,
-    /// The sites from which the local comparison starts.
-    pub since: Vec<Site>,
-    /// Rounding evaluation of both sides, if evaluated.
-    pub explained: Option<RoundingEvaluation>,
-    /// The compared rows, if the dump does not record all rows.
-    pub recorded: Option<RecordedRows>,
-    /// The errors that a uniform distribution would have at this site.
-    pub uniform: Option<UniformErrors>,
-}
-
-/// The criteria for judging a row.
-#[derive(Clone, Debug)]
-pub struct VerdictCriteria {
-    /// The tolerance from the table.
-    pub tolerance: Tolerance,
-    /// The criterion of the verdict. A tolerance given by the user always decides.
-    pub gate: Gate,
-    /// Type to which the operations of the run round.
-    pub computed: DType,
-    /// True if a single operation separates the row from its inputs, so that error bounds are exact.
-    pub is_single_operation: bool,
-    /// The side that must follow its rounding profile, if requested. Applies over several operations, too.
-    pub demanded_of: Option<Role>,
-}
-
 impl SiteResult {
-    /// Returns the criteria by which the row was judged.
-    pub fn criteria(&self) -> VerdictCriteria {
-        let &Self { gate, computed, is_single_operation, demanded_of, ref tolerance, .. } = self;
-        VerdictCriteria { tolerance: tolerance.clone(), gate, computed, is_single_operation, demanded_of }
-    }
-
-    /// Returns the question that the noise floor decides or has decided.
-    pub(crate) fn doubt(&self) -> Doubt {
-        self.doubt
+    /// Makes the result of a site that was not compared. The criteria are those of several operations in `f32`, judged by
+    /// rounding.
+    pub fn new(site: Site, positions: Range<usize>, tolerance: Tolerance) -> Self {
+        Self {
+            site,
+            positions,
+            accumulated: None,
+            local: None,
+            since: Vec::new(),
+            explained: None,
+            uniform: None,
+            tolerance,
+            recorded: None,
+            floor: None,
+            accumulated_floor: None,
+            excess: None,
+            verdict: Verdict::Inconclusive,
+            reason: Some("not compared".to_owned()),
+            known: None,
+            gate: Gate::Rounding,
+            computed: DType::F32,
+            is_single_operation: false,
+            demanded_of: None,
+            doubt: Doubt::None,
+        }
     }
 
     /// Makes the verdict inconclusive.
     pub(crate) fn undetermined(self, why: &str) -> Self {
         Self { verdict: Verdict::Inconclusive, reason: Some(why.to_owned()), ..self }
-    }
-
-    /// Sets the open question.
-    pub fn in_doubt(self, doubt: Doubt) -> Self {
-        Self { doubt, ..self }
     }
 
     /// Returns true if the verdict depends on the noise floor.

@@ -1,6 +1,6 @@
 //! Converts a unit's results to rows and judges each row separately.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use crate::check::{
@@ -13,7 +13,7 @@ use crate::measure::{Measurement, measure_tokens};
 use crate::plan::Unit;
 use crate::verdict::cause::Cause;
 use crate::verdict::evidence::{Evidence, MissingSite};
-use crate::verdict::site_result::{SiteObservation, SiteResult, Verdict, VerdictCriteria};
+use crate::verdict::site_result::{SiteResult, Verdict};
 use crate::verdict::ties::{LogitSource, refuse_ties_of_a_wrong_run};
 use crate::view::View;
 use crate::weight::DType;
@@ -29,11 +29,8 @@ pub(crate) struct UnitRows<'r> {
     pub(crate) rows: Vec<SiteResult>,
     expected: Vec<(PositionSite, Site)>,
     skipped: HashMap<PositionSite, String>,
-    lacking: Vec<String>,
-    sides: Vec<(String, BTreeSet<Point>)>,
-    notes: Vec<String>,
-    /// Causes that need no run, such as wrong prompt tokens.
-    causes: Vec<Cause>,
+    /// The results without their rows. Its causes are those that need no run, such as wrong prompt tokens.
+    pub(crate) found: Evidence,
     /// True if rounding to 16 bits may explain an error above the tolerance table.
     pub(crate) may_be_half: bool,
     /// Expert choices that our run made between a site and its inputs.
@@ -63,10 +60,7 @@ impl<'r> UnitRows<'r> {
             rows: Vec::new(),
             expected: Vec::new(),
             skipped: HashMap::new(),
-            lacking: Vec::new(),
-            sides: Vec::new(),
-            notes: Vec::new(),
-            causes: Vec::new(),
+            found: Evidence::default(),
             may_be_half: false,
             behind: HashMap::new(),
         }
@@ -84,27 +78,32 @@ impl<'r> UnitRows<'r> {
         self.expected.push(((site.point, site.layer, positions), site));
     }
 
-    /// Judges one site and adds its row. A site without results gets no row.
-    pub(crate) fn add(
-        &mut self,
-        site: Site,
-        positions: Range<usize>,
-        found: SiteObservation,
-        span: SegmentSpan,
-    ) {
-        if found.accumulated.is_none() && found.local.is_none() {
-            return;
-        }
-        let span = if found.local.is_some() { span } else { SegmentSpan::Run };
-        let measure = VerdictCriteria {
-            tolerance: self.tolerance(site.point),
+    /// Makes the result of a site, not yet judged.
+    pub(crate) fn unjudged(&self, site: Site, positions: Range<usize>) -> SiteResult {
+        SiteResult {
             gate: self.rules.gate,
             computed: self.computed,
-            is_single_operation: span == SegmentSpan::Stage,
-            demanded_of: matches!(self.rules.rounding, EngineRounding::Demanded(_))
-                .then_some(self.rules.role),
+            ..SiteResult::new(site, positions, self.tolerance(site.point))
+        }
+    }
+
+    /// Judges one site and adds its row. `span` is the distance between the site and its inputs in the local run.
+    pub(crate) fn add(
+        &mut self,
+        row: SiteResult,
+        accumulated: Option<ArrayComparison>,
+        local: Option<ArrayComparison>,
+        span: SegmentSpan,
+    ) {
+        let is_demanded = matches!(self.rules.rounding, EngineRounding::Demanded(_));
+        let row = SiteResult {
+            is_single_operation: local.is_some() && span == SegmentSpan::Stage,
+            demanded_of: is_demanded.then_some(self.rules.role),
+            ..row
         };
-        self.rows.push(SiteResult::judge(site, positions, found, measure));
+        if accumulated.is_some() || local.is_some() {
+            self.rows.push(row.judge(accumulated, local));
+        }
     }
 
     /// Makes the last added row inconclusive if it passes and is not bit-identical. A small error of a sketch
@@ -143,18 +142,11 @@ impl<'r> UnitRows<'r> {
             is_asked: false,
         };
         let found = ArrayComparison::Measured(measure_tokens(View::of_tokens(own), View::of_tokens(known)));
-        let found = SiteObservation { accumulated: Some(found), ..SiteObservation::default() };
-        let measure = VerdictCriteria {
-            tolerance: equal,
-            gate: self.rules.gate,
-            computed: self.computed,
-            is_single_operation: true,
-            demanded_of: None,
-        };
-        let mut row = SiteResult::judge(site, 0..0, found, measure);
+        let row = SiteResult { is_single_operation: true, tolerance: equal, ..self.unjudged(site, 0..0) };
+        let mut row = row.judge(Some(found), None);
         if row.verdict != Verdict::Pass {
             row.reason = Some(format!("the prompt is tokenized as {own:?}, expected {known:?}"));
-            self.causes.extend(cause);
+            self.found.causes.extend(cause);
         }
         self.rows.push(row);
     }
@@ -179,7 +171,7 @@ impl<'r> UnitRows<'r> {
 
     /// Adds a note, which changes no verdict.
     pub(crate) fn note(&mut self, what: String) {
-        self.notes.push(what);
+        self.found.notes.push(what);
     }
 
     /// Stores the reason why a site was not compared.
@@ -189,12 +181,7 @@ impl<'r> UnitRows<'r> {
 
     /// Adds a reason why the unit cannot pass.
     pub(crate) fn lack(&mut self, what: String) {
-        self.lacking.push(what);
-    }
-
-    /// Sets the taps of each side.
-    pub(crate) fn sides(&mut self, sides: [(String, BTreeSet<Point>); 2]) {
-        self.sides = sides.into();
+        self.found.lacking.push(what);
     }
 
     /// Judges all rows of the unit and searches for causes of failing rows.
@@ -223,22 +210,10 @@ impl<'r> UnitRows<'r> {
         if *unit == Unit::Whole {
             refuse_ties_of_a_wrong_run(&mut self.rows);
         }
-        let mut explained = std::mem::take(&mut self.causes);
-        explained.extend(causes(&self.rows)?);
+        self.found.causes.extend(causes(&self.rows)?);
         let missing = self.missing();
-        Ok(Evidence {
-            integers: None,
-            unit: unit.clone(),
-            expected: self.expected.len(),
-            missing,
-            lacking: self.lacking,
-            sides: self.sides,
-            notes: self.notes,
-            causes: explained,
-            made,
-            edges: [None, None],
-            rows: self.rows,
-        })
+        let (unit, expected) = (unit.clone(), self.expected.len());
+        Ok(Evidence { unit, expected, missing, made, rows: self.rows, ..self.found })
     }
 
     /// Makes a norm's rows inconclusive if they disagree between passes about whether the norm reads the sum before

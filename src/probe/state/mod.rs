@@ -5,6 +5,8 @@ mod prediction;
 mod test;
 mod word_prompt;
 
-pub use prediction::{Arithmetic, NoisePair, TokenOdds, last_odds};
+pub use prediction::Arithmetic;
+
+pub(crate) use prediction::{NoisePair, TokenOdds, last_odds};
 pub use test::{NoiseBounds, OddsAnswer, StateTest, ToldOdds};
-pub use word_prompt::WordPrompts;
+pub(crate) use word_prompt::WordPrompts;

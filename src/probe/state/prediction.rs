@@ -14,7 +14,7 @@ use crate::weight::DType;
 
 /// Log-odds of some tokens after a prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct TokenOdds {
+pub(crate) struct TokenOdds {
     /// Token ids.
     pub ids: Vec<u32>,
     /// log(p / (1 − p)) of each.
@@ -23,7 +23,7 @@ pub struct TokenOdds {
 
 impl TokenOdds {
     /// Returns log(p / (1 − p)) of a log-probability.
-    pub fn of(logprob: f64) -> f64 {
+    pub(crate) fn of(logprob: f64) -> f64 {
         logprob - (-logprob.exp()).ln_1p()
     }
 }
@@ -32,7 +32,7 @@ impl TokenOdds {
 ///
 /// # Errors
 /// If the model cannot read these tokens, or the numerics cannot compute the model.
-pub fn last_odds(
+pub(crate) fn last_odds(
     model: &dyn Model,
     numerics: &dyn Numerics,
     prompt: &[u32],
@@ -82,11 +82,11 @@ pub enum Arithmetic {
 }
 
 /// Numerics, and the same numerics with more rounding. The difference between their results is noise.
-pub type NoisePair = (Box<dyn Numerics>, Box<dyn Numerics>);
+pub(crate) type NoisePair = (Box<dyn Numerics>, Box<dyn Numerics>);
 
 impl Arithmetic {
     /// Returns pairs of numerics, one for each kind of noise.
-    pub fn noise(self, model: &dyn Model) -> Vec<NoisePair> {
+    pub(crate) fn noise(self, model: &dyn Model) -> Vec<NoisePair> {
         let plain = || Box::new(F32) as Box<dyn Numerics>;
         let floats = || (plain(), in_bf16(model));
         let blocks = || Box::new(ActivationQuantisation::over(plain(), ActivationCodes::default()));
@@ -101,7 +101,7 @@ impl Arithmetic {
     }
 
     /// Wraps numerics, so that products inside layers quantise activations to 8-bit codes with one scale per token.
-    pub fn with_codes(
+    pub(crate) fn with_codes(
         inner: Box<dyn Numerics>,
         codes: ActivationCodeType,
         model: &dyn Model,

@@ -176,7 +176,7 @@ impl StateTest {
     }
 
     /// Returns the root mean square of a state's residuals, and the bound that rounding implies.
-    pub fn residual(&self, state: usize) -> (f64, f64) {
+    pub(crate) fn residual(&self, state: usize) -> (f64, f64) {
         let bets = &self.states[state];
         let count = bets.residuals.1.max(1) as f64;
         ((bets.residuals.0 / count).sqrt(), (bets.noise + bets.steps / count).sqrt())
@@ -201,7 +201,7 @@ impl StateTest {
 
     /// Returns true if the answers agree with a state: their residual is within the bound, and there are enough answers
     /// to reject an unlisted state.
-    pub fn agrees(&self, state: usize) -> bool {
+    pub(crate) fn agrees(&self, state: usize) -> bool {
         let (residual, bound) = self.residual(state);
         self.rejected(state).is_none() && self.answers >= self.least_answers() && residual <= bound
     }

@@ -15,13 +15,13 @@ const LENGTH: usize = 8;
 
 /// Endless sequence of prompts, determined by a seed.
 #[derive(Clone, Debug)]
-pub struct WordPrompts {
+pub(crate) struct WordPrompts {
     state: u64,
 }
 
 impl WordPrompts {
     /// Starts with a seed.
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 

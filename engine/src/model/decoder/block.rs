@@ -261,7 +261,7 @@ impl AttentionHalf {
 /// Feed-forward half of a block.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all layers of a model have the same variant")]
-pub enum FeedForwardHalf {
+pub(crate) enum FeedForwardHalf {
     /// One feed-forward block for every token.
     Dense(FeedForward),
     /// A mixture of experts.

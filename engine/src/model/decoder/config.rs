@@ -120,7 +120,7 @@ pub(crate) struct DenseLayers {
 
 /// Experts of each layer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ExpertsConfig {
+pub(crate) struct ExpertsConfig {
     /// Number of experts, E.
     pub(crate) count: usize,
     /// Weighting of the chosen experts.

@@ -121,7 +121,7 @@ pub enum Positions {
 
 /// Hugging Face names of the tensors outside of layers.
 #[derive(Clone, Copy)]
-pub struct OuterNames {
+pub(crate) struct OuterNames {
     /// Prefix of the model's names in complete checkpoints.
     pub(crate) prefix: &'static str,
     /// Prefix of the layers' names, after the model's prefix.
@@ -176,7 +176,7 @@ impl Family {
 
 /// Rules for the biases of an architecture's matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BiasRules {
+pub(crate) struct BiasRules {
     /// Queries, keys and values.
     pub(crate) qkv: BiasRule,
     /// Output projection of attention.
@@ -187,7 +187,7 @@ pub struct BiasRules {
 
 /// Rule for the biases of one kind of matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BiasRule {
+pub(crate) enum BiasRule {
     /// No model has the biases.
     Never,
     /// Every model has the biases.
@@ -214,7 +214,7 @@ impl BiasRules {
 }
 
 /// Keys of a factor or soft cap in model files, and where the configuration stores it.
-pub struct NumberKey {
+pub(crate) struct NumberKey {
     /// Key in `config.json`.
     pub(crate) json: &'static str,
     /// Key in GGUF files, after the architecture's name.
@@ -244,7 +244,7 @@ impl NumberKey {
 
 /// RoPE variants of an architecture.
 #[derive(Clone, Copy)]
-pub struct RopeExtras {
+pub(crate) struct RopeExtras {
     /// Values that the architecture's authors round to the type of activations.
     pub(crate) rounding: RopeRounding,
     /// True if only a part of each head may rotate.
@@ -269,7 +269,7 @@ impl RopeExtras {
 }
 
 /// Default sliding-window layers and their RoPE, for files without these keys.
-pub struct SlidingDefaults {
+pub(crate) struct SlidingDefaults {
     /// Interval of layers with full attention; `None` if no layer has it.
     pub(crate) full_every: Option<usize>,
     /// RoPE of sliding-window layers.
@@ -283,7 +283,7 @@ pub struct SlidingDefaults {
 }
 
 /// RoPE of sliding-window layers.
-pub enum SlidingRope {
+pub(crate) enum SlidingRope {
     /// Same RoPE as the other layers.
     Shared,
     /// Same base as the other layers, without their scaling.
@@ -309,6 +309,6 @@ impl SlidingDefaults {
 }
 
 /// Returns the usual scale, 1 / √D, applied to the products.
-pub fn inverse_root_of_head_dim(c: &DecoderConfig) -> AttentionScale {
+pub(crate) fn inverse_root_of_head_dim(c: &DecoderConfig) -> AttentionScale {
     AttentionScale::Products(1.0 / (c.head_dim as f32).sqrt())
 }

@@ -38,22 +38,25 @@ pub(crate) mod streams;
 mod temperature_files;
 mod yarn;
 
+pub(crate) use block::FeedForwardHalf;
+pub use block::StandardBlock;
 pub(crate) use block::{BlockShape, FfnShape, HalfNorms, ParallelHalves, ParallelOrder, QkNorm};
-pub use block::{FeedForwardHalf, StandardBlock};
 pub(crate) use branch_norms::BranchNorms;
 pub(crate) use config::DenseLayers;
-pub use config::{BiasFlags, DecoderConfig, ExpertsConfig, SlidingWindow};
+pub use config::{BiasFlags, DecoderConfig};
+pub(crate) use config::{ExpertsConfig, SlidingWindow};
 pub use context::ForwardContext;
 pub(crate) use delta::DeltaLayout;
 pub(crate) use dense_files::DenseFiles;
 pub(crate) use expert_files::{ExpertFiles, ExpertPresence, SharedExpertFiles};
-pub use family::{
-    BiasRule, BiasRules, Family, NumberKey, OuterNames, Positions, RopeExtras, SlidingDefaults, SlidingRope,
+pub(crate) use family::{
+    BiasRule, BiasRules, NumberKey, OuterNames, RopeExtras, SlidingDefaults, SlidingRope,
     inverse_root_of_head_dim,
 };
-pub use feed_forward::FeedForward;
+pub use family::{Family, Positions};
+pub(crate) use feed_forward::FeedForward;
 pub(crate) use latent::{LatentAttention, LatentSizes};
-pub use layer_embeddings::LayerEmbeddings;
+pub(crate) use layer_embeddings::LayerEmbeddings;
 pub(crate) use layer_variants::LayerVariants;
 pub use load::LayerWeights;
 pub(crate) use mixture::{ExpertBiases, Mixture};
@@ -65,9 +68,9 @@ pub(crate) use shared_expert::SharedExpert;
 pub(crate) use short_conv::GatedConvolution;
 pub(crate) use state_space::{StateSpaceLayer, StateSpaceSizes};
 pub(crate) use state_space_files::StateSpaceFiles;
-pub use streams::StreamProjections;
+pub(crate) use streams::StreamProjections;
 pub(crate) use streams::StreamSettings;
-pub use temperature_files::TemperatureFiles;
+pub(crate) use temperature_files::TemperatureFiles;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};

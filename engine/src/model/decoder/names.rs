@@ -68,7 +68,7 @@ const LAYER: &[(&str, &str)] = &[
 ];
 
 /// Hugging Face names of a shared expert's tensors, in checkpoints that state a number of shared experts.
-pub const SHARED_EXPERTS: &[(&str, &str)] = &[
+pub(crate) const SHARED_EXPERTS: &[(&str, &str)] = &[
     ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
     ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
     ("ffn_down_shexp", "mlp.shared_experts.down_proj"),

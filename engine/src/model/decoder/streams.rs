@@ -25,7 +25,7 @@ const MOST_STREAMS: usize = 64;
 
 /// Settings of a model with several residual streams.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StreamSettings {
+pub(crate) struct StreamSettings {
     /// Number of streams, n.
     pub(crate) count: usize,
     /// Index of the stream that layers compute.

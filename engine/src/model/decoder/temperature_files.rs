@@ -10,7 +10,7 @@ use crate::ops::row_factor::QueryTemperature;
 
 /// Architectures with attention temperature tuning, by the keys of its settings in model files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TemperatureFiles {
+pub(crate) enum TemperatureFiles {
     /// Llama 4: the keys `attn_temperature_tuning`, `floor_scale` and `attn_scale` in `config.json`, and llama.cpp's
     /// constants for GGUF files.
     Llama4,

@@ -115,7 +115,7 @@ impl Dequantisation {
     ///
     /// # Errors
     /// If the method is unknown, or a key asks for something that is not supported.
-    pub fn read(config: &Config) -> Result<Option<Self>> {
+    pub(crate) fn read(config: &Config) -> Result<Option<Self>> {
         settings::read(config)
     }
 

@@ -196,7 +196,7 @@ impl Rope {
     }
 
     /// Returns the rotation for a sequence of this length.
-    pub fn within(&self, length: usize) -> Self {
+    pub(crate) fn within(&self, length: usize) -> Self {
         match &self.scaling {
             RopeScaling::Long { short, long, original_context, magnitude } => {
                 let factors = if length > *original_context { long } else { short }.clone();

@@ -20,7 +20,7 @@ pub struct StepRule {
 
 /// Limits of step sizes. transformers does not apply them in single-token decode.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepLimits {
+pub(crate) struct StepLimits {
     /// Smallest and largest step size Δ.
     pub(crate) range: [f32; 2],
     /// True if only transformers applies the limits.

@@ -10,8 +10,9 @@ use super::avx2::llama2c as fast;
 
 pub(super) mod portable;
 
+pub(crate) use portable::GroupProducts;
 use portable::numbers;
-pub use portable::{GroupProducts, Groups, Products, QuantisedRow, plain_group_products, plain_products};
+pub use portable::{Groups, Products, QuantisedRow, plain_group_products, plain_products};
 
 /// Decodes a row: each code times its group's scale.
 pub fn decode(codes: &[u8], scales: &[u8], group: usize, out: &mut [f32]) {

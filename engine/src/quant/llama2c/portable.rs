@@ -5,7 +5,7 @@
 pub type Products = fn(weights: &[u8], activations: &[&[f32]], out: &mut [f32]);
 
 /// Computes the products of `int8` groups.
-pub type GroupProducts = fn(weights: Groups, activations: &[QuantisedRow], out: &mut [f32]);
+pub(crate) type GroupProducts = fn(weights: Groups, activations: &[QuantisedRow], out: &mut [f32]);
 
 /// Rows of codes and their scales (little-endian `f32`), concatenated.
 #[derive(Clone, Copy, Debug)]

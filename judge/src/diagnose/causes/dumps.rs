@@ -1,7 +1,7 @@
 //! Causes found from two dumps without a model. Only activation functions can be checked, because they need
 //! no weights.
 
-use crate::align::{Heads, aligned};
+use crate::align::aligned;
 use crate::change::CauseKind;
 use crate::checkpoint::{Point, Site};
 use crate::dump::Dump;
@@ -91,5 +91,5 @@ impl RecordedActivation {
 
 /// Returns the recorded tensor of a site.
 fn tensor(dump: &Dump, site: Site) -> Result<Option<Tensor>> {
-    Ok(aligned(dump, site, Heads::AS_THEY_ARE)?.as_ref().map(Tensor::from))
+    Ok(aligned(dump, site)?.as_ref().map(Tensor::from))
 }

@@ -59,7 +59,7 @@ impl ErrorMapRow {
     }
 
     /// Returns the error map; `None` if the fields are inconsistent.
-    pub fn read(self) -> Option<ErrorMap> {
+    pub(crate) fn read(self) -> Option<ErrorMap> {
         let size = |letter: u8| ErrorMagnitude::all().zip(LETTERS).find(|(_, known)| **known == letter);
         let largest = self.largest.bytes().map(|letter| Some(size(letter)?.0)).collect::<Option<_>>()?;
         let exponents = (0..).map(|at| ErrorMagnitude::of_exponent(self.least.checked_add(at)?));

@@ -2,56 +2,60 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::json_number;
 use crate::measure::{
     Agreement, Errors, Measurement, NonfiniteCounts, PositionAgreement, Tops, WorstElement,
 };
-use crate::report::schema::form::{JsonForm, JsonNumber, forms};
+
+/// A number in JSON. NaN and infinities become the strings "nan", "inf" and "-inf".
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct JsonNumber(#[serde(with = "json_number")] pub f64);
 
 /// The results of one comparison.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct MeasurementRow {
     #[serde(flatten)]
-    figures: ErrorFigures,
+    errors: Errors,
     elements: usize,
     identical: usize,
-    nonfinite: NonfiniteRow,
+    nonfinite: NonfiniteCounts,
     zero: ZeroRow,
     #[serde(flatten)]
     element: ElementRow,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     agreement: Option<AgreementRow>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    tops: Option<TopsRow>,
+    tops: Option<Box<Tops>>,
 }
 
-impl JsonForm for MeasurementRow {
-    type Value = Measurement;
-
-    fn of(found: Measurement) -> Self {
+impl From<&Measurement> for MeasurementRow {
+    fn from(found: &Measurement) -> Self {
         Self {
-            element: ElementRow::new(Some(&found)),
-            figures: JsonForm::of(found.errors),
+            element: ElementRow::new(Some(found)),
+            errors: found.errors,
             elements: found.elements,
             identical: found.identical,
-            nonfinite: JsonForm::of(found.nonfinite),
+            nonfinite: found.nonfinite,
             zero: ZeroRow { candidate: found.candidate_all_zero, reference: found.reference_all_zero },
-            agreement: JsonForm::of(found.agreement),
-            tops: JsonForm::of(found.tops.map(|tops| *tops)),
+            agreement: found.agreement.as_ref().map(AgreementRow::from),
+            tops: found.tops.clone(),
         }
     }
+}
 
-    fn value(self) -> Measurement {
-        Measurement {
-            errors: self.figures.value(),
-            elements: self.elements,
-            identical: self.identical,
-            nonfinite: self.nonfinite.value(),
-            candidate_all_zero: self.zero.candidate,
-            reference_all_zero: self.zero.reference,
-            worst: self.element.worst(),
+impl From<MeasurementRow> for Measurement {
+    fn from(row: MeasurementRow) -> Self {
+        Self {
+            errors: row.errors,
+            elements: row.elements,
+            identical: row.identical,
+            nonfinite: row.nonfinite,
+            candidate_all_zero: row.zero.candidate,
+            reference_all_zero: row.zero.reference,
+            worst: row.element.worst(),
             spread: None,
-            agreement: self.agreement.value(),
-            tops: self.tops.value().map(Box::new),
+            agreement: row.agreement.map(Agreement::from),
+            tops: row.tops,
         }
     }
 }
@@ -70,10 +74,8 @@ struct AgreementRow {
     over: Vec<Option<bool>>,
 }
 
-impl JsonForm for AgreementRow {
-    type Value = Agreement;
-
-    fn of(agreement: Agreement) -> Self {
+impl From<&Agreement> for AgreementRow {
+    fn from(agreement: &Agreement) -> Self {
         let places = &agreement.places;
         let numbers =
             |of: fn(&PositionAgreement) -> f64| places.iter().map(|place| JsonNumber(of(place))).collect();
@@ -90,37 +92,21 @@ impl JsonForm for AgreementRow {
             over: places.iter().map(|place| place.is_over).collect(),
         }
     }
+}
 
-    fn value(self) -> Agreement {
+impl From<AgreementRow> for Agreement {
+    fn from(lists: AgreementRow) -> Self {
         let number = |list: &[JsonNumber], at: usize| list.get(at).map_or(f64::NAN, |number| number.0);
         let told = |list: &[Option<bool>], at: usize| list.get(at).copied().flatten();
         let place = |(at, &row)| PositionAgreement {
             row,
-            delta: number(&self.max_delta, at),
-            divergence: number(&self.kl, at),
-            covered: number(&self.covered, at),
-            same_top: told(&self.top, at),
-            is_over: told(&self.over, at),
+            delta: number(&lists.max_delta, at),
+            divergence: number(&lists.kl, at),
+            covered: number(&lists.covered, at),
+            same_top: told(&lists.top, at),
+            is_over: told(&lists.over, at),
         };
-        Agreement { places: self.rows.iter().enumerate().map(place).collect() }
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct LikelyRow {
-    token: u32,
-    probability: JsonNumber,
-}
-
-impl JsonForm for LikelyRow {
-    type Value = (u32, f64);
-
-    fn of((token, probability): (u32, f64)) -> Self {
-        Self { token, probability: JsonNumber(probability) }
-    }
-
-    fn value(self) -> (u32, f64) {
-        (self.token, self.probability.0)
+        Self { places: lists.rows.iter().enumerate().map(place).collect() }
     }
 }
 
@@ -155,33 +141,5 @@ impl ElementRow {
             candidate: self.candidate?.0,
             reference: self.reference?.0,
         })
-    }
-}
-
-forms! {
-    /// Top tokens of both sides.
-    TopsRow of Tops {
-        #[serde(rename = "kl")]
-        divergence: JsonNumber,
-        candidate: Vec<LikelyRow>,
-        reference: Vec<LikelyRow>,
-    }
-
-    /// Number of NaN or infinite values.
-    NonfiniteRow of NonfiniteCounts {
-        candidate: usize,
-        reference: usize,
-        shared: usize,
-    }
-
-    /// Error figures, flattened into the fields of a row.
-    ErrorFigures of Errors {
-        max_abs: JsonNumber,
-        mean_abs: JsonNumber,
-        cosine: JsonNumber,
-        rel_l2: JsonNumber,
-        max_rel_rms: JsonNumber,
-        max_scaled: JsonNumber,
-        past_neighbour: JsonNumber,
     }
 }

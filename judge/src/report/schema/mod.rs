@@ -1,31 +1,27 @@
 //! The document `report.json`, for writing and reading. The meaning of a field never changes within a version. New
 //! fields can be added without a new version.
 
-mod enum_name;
 mod error_map;
 mod figures;
-mod finding;
-mod form;
 mod layout;
 mod rows;
 mod shard;
 mod upgrade;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Serializer, Value};
+use serde_json::{Serializer, Value};
 
-pub(crate) use enum_name::EnumName;
-pub(crate) use figures::{ElementRow, ErrorFigures};
-pub(crate) use finding::FindingRow;
-pub use form::{JsonForm, JsonNumber};
-pub(crate) use rows::{ExactRow, ReportRow, SiteRow, StartRow, position};
+pub(crate) use figures::ElementRow;
+pub use figures::JsonNumber;
+pub(crate) use rows::{ExactRow, ReportRow, StartRow, position};
 pub(crate) use shard::ShardRow;
 
 use crate::check::{Gate, Mode, Role};
 use crate::checkpoint::{Checkpoint, Point};
 use crate::dump::Producer;
-use crate::report::{ModelRecord, PromptTokens, ServerReport};
-use crate::verdict::{Coverage, Verdict};
+use crate::json_number;
+use crate::report::{ArchitectureSummary, ModelRecord, PromptTokens, ServerReport};
+use crate::verdict::{CheckpointSummary, Coverage, Finding, Verdict};
 
 /// Name of the document in its field `schema`.
 pub(crate) const SCHEMA: &str = "xcheck-report";
@@ -51,7 +47,7 @@ pub(crate) struct ReportFile {
     pub(crate) references: Vec<Reference>,
     /// Results per architecture, in a report of several models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) architectures: Vec<ArchitectureRow>,
+    pub(crate) architectures: Vec<ArchitectureSummary>,
 }
 
 impl ReportFile {
@@ -71,7 +67,10 @@ impl ReportFile {
     ///
     /// # Errors
     /// If the document is invalid, has another version, or `accepts` refuses the program that wrote it.
-    pub fn parse(text: &str, accepts: impl Fn(&Program) -> Result<(), String>) -> Result<Self, String> {
+    pub(crate) fn parse(
+        text: &str,
+        accepts: impl Fn(&Program) -> Result<(), String>,
+    ) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct ReportHeader {
             schema: String,
@@ -121,19 +120,18 @@ pub(crate) struct ModelRow {
     pub(crate) sha256: Option<String>,
 }
 
-impl JsonForm for ModelRow {
-    type Value = ModelRecord;
-
-    fn of(ModelRecord { name, architecture, format, quantisation, sha256 }: ModelRecord) -> Self {
+impl From<ModelRecord> for ModelRow {
+    fn from(ModelRecord { name, architecture, format, quantisation, sha256 }: ModelRecord) -> Self {
         let [name, architecture, format, quantisation] = [name, architecture, format, quantisation].map(Some);
         Self { name, architecture, format, quantisation, sha256 }
     }
+}
 
-    fn value(self) -> ModelRecord {
-        let Self { name, architecture, format, quantisation, sha256 } = self;
+impl From<ModelRow> for ModelRecord {
+    fn from(ModelRow { name, architecture, format, quantisation, sha256 }: ModelRow) -> Self {
         let [name, architecture, format, quantisation] =
             [name, architecture, format, quantisation].map(Option::unwrap_or_default);
-        ModelRecord { name, architecture, format, quantisation, sha256 }
+        Self { name, architecture, format, quantisation, sha256 }
     }
 }
 
@@ -141,16 +139,16 @@ impl JsonForm for ModelRow {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Reference {
     pub(crate) name: String,
-    pub(crate) producer: ProducerRow,
+    pub(crate) producer: Producer,
     pub(crate) model: ModelRow,
     /// Numerics of our engine; for two dumps, the producer of the candidate.
     pub(crate) numerics: String,
     /// Role of the named dump.
-    pub(crate) role: EnumName<Role>,
-    pub(crate) mode: EnumName<Mode>,
+    pub(crate) role: Role,
+    pub(crate) mode: Mode,
     /// Criterion of the verdict.
-    pub(crate) gate: EnumName<Gate>,
-    pub(crate) verdict: EnumName<Verdict>,
+    pub(crate) gate: Gate,
+    pub(crate) verdict: Verdict,
     pub(crate) reason: Option<String>,
     /// The failure in a sentence; null after a pass.
     #[serde(default)]
@@ -158,7 +156,7 @@ pub(crate) struct Reference {
     pub(crate) notes: Vec<String>,
     pub(crate) coverage: Coverage,
     pub(crate) first_divergence: Option<Divergence>,
-    pub(crate) findings: Vec<FindingRow>,
+    pub(crate) findings: Vec<Finding>,
     /// Next commands, quoted for a shell.
     #[serde(default)]
     pub(crate) next: Vec<String>,
@@ -167,29 +165,10 @@ pub(crate) struct Reference {
     pub(crate) remedy: Option<String>,
     #[serde(default)]
     pub(crate) tokens: TokensRow,
-    pub(crate) checkpoints: Vec<CheckpointRow>,
+    pub(crate) checkpoints: Vec<CheckpointSummary>,
     pub(crate) results: Vec<ReportRow>,
     /// Data to merge the report of a shard with others.
     pub(crate) shard: Option<ShardRow>,
-}
-
-#[derive(Serialize, Deserialize)]
-pub(crate) struct ProducerRow {
-    name: String,
-    version: String,
-    settings: Map<String, Value>,
-}
-
-impl JsonForm for ProducerRow {
-    type Value = Producer;
-
-    fn of(Producer { name, version, settings, rounding: _ }: Producer) -> Self {
-        Self { name, version, settings }
-    }
-
-    fn value(self) -> Producer {
-        Producer { name: self.name, version: self.version, settings: self.settings, rounding: None }
-    }
 }
 
 /// Input tokens and their texts.
@@ -205,24 +184,24 @@ struct TextRow {
     text: String,
 }
 
-impl JsonForm for TokensRow {
-    type Value = PromptTokens;
-
-    fn of(PromptTokens { prompt, texts }: PromptTokens) -> Self {
+impl From<PromptTokens> for TokensRow {
+    fn from(PromptTokens { prompt, texts }: PromptTokens) -> Self {
         Self { prompt, texts: texts.into_iter().map(|(token, text)| TextRow { token, text }).collect() }
     }
+}
 
-    fn value(self) -> PromptTokens {
-        let texts = self.texts.into_iter().map(|row| (row.token, row.text));
-        PromptTokens { prompt: self.prompt, texts: texts.collect() }
+impl From<TokensRow> for PromptTokens {
+    fn from(row: TokensRow) -> Self {
+        let texts = row.texts.into_iter().map(|row| (row.token, row.text));
+        Self { prompt: row.prompt, texts: texts.collect() }
     }
 }
 
 /// First failing row, with the figures that fail.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Divergence {
-    pub(crate) tap: EnumName<Point>,
-    pub(crate) checkpoint: EnumName<Checkpoint>,
+    pub(crate) tap: Point,
+    pub(crate) checkpoint: Checkpoint,
     pub(crate) layer: Option<usize>,
     pub(crate) pass: Option<usize>,
     pub(crate) position: Option<usize>,
@@ -231,34 +210,13 @@ pub(crate) struct Divergence {
     pub(crate) judged: String,
     pub(crate) since: Vec<StartRow>,
     pub(crate) reason: Option<String>,
-    pub(crate) max_abs: Option<JsonNumber>,
-    pub(crate) bound_ratio: Option<JsonNumber>,
+    #[serde(default, with = "json_number::optional")]
+    pub(crate) max_abs: Option<f64>,
+    #[serde(default, with = "json_number::optional")]
+    pub(crate) bound_ratio: Option<f64>,
     pub(crate) exact: Option<ExactRow>,
-    pub(crate) tolerance: JsonNumber,
+    #[serde(with = "json_number")]
+    pub(crate) tolerance: f64,
     #[serde(flatten)]
     pub(crate) element: ElementRow,
-}
-
-/// Results of all dumps of one architecture.
-#[derive(Serialize, Deserialize)]
-pub struct ArchitectureRow {
-    pub(super) architecture: String,
-    pub(super) models: Vec<String>,
-    pub(super) dumps: usize,
-    pub(super) verdict: EnumName<Verdict>,
-    pub(super) checkpoints: Vec<CheckpointRow>,
-}
-
-/// Results of one checkpoint.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct CheckpointRow {
-    pub(crate) checkpoint: EnumName<Checkpoint>,
-    pub(crate) number: usize,
-    pub(crate) verdict: EnumName<Verdict>,
-    pub(crate) local: Option<ErrorFigures>,
-    pub(crate) accumulated: Option<ErrorFigures>,
-    pub(crate) bound_ratio: Option<JsonNumber>,
-    pub(crate) over: Option<usize>,
-    pub(crate) tolerance: Option<JsonNumber>,
-    pub(crate) worst: Option<SiteRow>,
 }

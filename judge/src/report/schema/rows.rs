@@ -6,42 +6,43 @@ use crate::align::RecordedRows;
 use crate::check::{Gate, Role, RoundingEvaluation, Tolerance};
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::exact::{BiasEstimate, BiasGroup, EngineErrors, ExactValue, InexactValue};
-use crate::noise::{Excess, NoiseFloor, Statistic};
-use crate::report::schema::enum_name::EnumName;
+use crate::json_number;
+use crate::noise::{Excess, NoiseFloor};
 use crate::report::schema::error_map::ErrorMapRow;
-use crate::report::schema::figures::MeasurementRow;
-use crate::report::schema::form::{JsonForm, JsonNumber, forms};
-use crate::verdict::{Doubt, SiteObservation, SiteResult, Verdict, VerdictCriteria, Waiver};
+use crate::report::schema::figures::{JsonNumber, MeasurementRow};
+use crate::verdict::{Doubt, SiteResult, Verdict, Waiver};
 use crate::weight::DType;
 
 /// A row of `report.json`: the results at one site.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ReportRow {
-    tap: EnumName<Point>,
-    checkpoint: EnumName<Checkpoint>,
+    tap: Point,
+    checkpoint: Checkpoint,
     layer: Option<usize>,
     pass: Option<usize>,
     position: Option<usize>,
     tokens: usize,
     /// Number of rows that the dump has, if not all were recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    recorded: Option<RowCountRow>,
-    verdict: EnumName<Verdict>,
+    recorded: Option<RecordedRows>,
+    verdict: Verdict,
     reason: Option<String>,
     /// Baseline entry that waives the failure.
-    known: Option<WaiverRow>,
+    known: Option<Waiver>,
     since: Vec<StartRow>,
     local: Option<MeasurementRow>,
     accumulated: Option<MeasurementRow>,
-    bound_ratio: Option<JsonNumber>,
+    #[serde(default, with = "json_number::optional")]
+    bound_ratio: Option<f64>,
     exact: Option<ExactRow>,
     /// Map of the differences of the two sides. If exact values are known, each side has a map of its own errors instead.
     spread: Option<ErrorMapRow>,
-    noise_floor: Option<NoiseFloorRow>,
-    accumulated_noise_floor: Option<NoiseFloorRow>,
+    noise_floor: Option<NoiseFloor>,
+    accumulated_noise_floor: Option<NoiseFloor>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    distribution: Option<ExcessRow>,
-    tolerance: ToleranceRow,
+    distribution: Option<Excess>,
+    #[serde(with = "ToleranceRow")]
+    tolerance: Tolerance,
     judged: JudgementRow,
     /// Position at which a persistent error of log-probabilities begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,50 +52,49 @@ pub(crate) struct ReportRow {
 /// Criteria by which a row was judged.
 #[derive(Serialize, Deserialize)]
 struct JudgementRow {
-    gate: EnumName<Gate>,
+    gate: Gate,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     accumulated: bool,
-    computed: EnumName<DType>,
+    computed: DType,
     one_stage: bool,
-    demanded_of: Option<EnumName<Role>>,
-    doubt: EnumName<Doubt>,
+    demanded_of: Option<Role>,
+    doubt: Doubt,
 }
 
 impl From<&SiteResult> for ReportRow {
     fn from(row: &SiteResult) -> Self {
         let Site { point, layer, pass } = row.site;
-        let VerdictCriteria { gate, computed, is_single_operation, demanded_of, .. } = row.criteria();
         Self {
-            tap: EnumName(point),
-            checkpoint: EnumName(row.checkpoint()),
+            tap: point,
+            checkpoint: row.checkpoint(),
             layer,
             pass,
             position: position(row),
             tokens: row.positions.len(),
-            recorded: JsonForm::of(row.recorded),
-            verdict: EnumName(row.verdict),
+            recorded: row.recorded,
+            verdict: row.verdict,
             reason: row.reason.clone(),
-            known: JsonForm::of(row.known.clone()),
-            since: JsonForm::of(row.since.clone()),
-            local: JsonForm::of(row.local.clone()),
-            accumulated: JsonForm::of(row.accumulated.clone()),
-            bound_ratio: row.bound_ratio().map(JsonNumber),
-            exact: JsonForm::of(row.explained.clone()),
+            known: row.known.clone(),
+            since: row.since.iter().map(StartRow::from).collect(),
+            local: row.local.as_ref().map(MeasurementRow::from),
+            accumulated: row.accumulated.as_ref().map(MeasurementRow::from),
+            bound_ratio: row.bound_ratio(),
+            exact: row.explained.as_ref().map(ExactRow::from),
             spread: match row.explained {
                 Some(_) => None,
                 None => row.judged().and_then(|found| ErrorMapRow::new(found.spread.as_deref()?)),
             },
-            noise_floor: JsonForm::of(row.floor.or(row.accumulated_floor)),
-            accumulated_noise_floor: JsonForm::of(row.accumulated_floor),
-            distribution: JsonForm::of(row.excess),
-            tolerance: JsonForm::of(row.tolerance.clone()),
+            noise_floor: row.floor.or(row.accumulated_floor),
+            accumulated_noise_floor: row.accumulated_floor,
+            distribution: row.excess,
+            tolerance: row.tolerance.clone(),
             judged: JudgementRow {
-                gate: EnumName(gate),
+                gate: row.gate,
                 accumulated: row.is_judged_by_accumulated(),
-                computed: EnumName(computed),
-                one_stage: is_single_operation,
-                demanded_of: demanded_of.map(EnumName),
-                doubt: EnumName(row.doubt()),
+                computed: row.computed,
+                one_stage: row.is_single_operation,
+                demanded_of: row.demanded_of,
+                doubt: row.doubt,
             },
             drift: row.drift(),
         }
@@ -103,32 +103,33 @@ impl From<&SiteResult> for ReportRow {
 
 impl From<ReportRow> for SiteResult {
     fn from(read: ReportRow) -> Self {
-        let site = Site { point: read.tap.0, layer: read.layer, pass: read.pass };
+        let site = Site { point: read.tap, layer: read.layer, pass: read.pass };
         let positions = read.position.map_or(0..0, |first| first..first.saturating_add(read.tokens));
-        let accumulated_floor = read.accumulated_noise_floor.value();
-        let floor = read.noise_floor.value().filter(|floor| Some(*floor) != accumulated_floor);
-        let measure = VerdictCriteria {
-            tolerance: read.tolerance.value(),
-            gate: read.judged.gate.0,
-            computed: read.judged.computed.0,
+        let accumulated_floor = read.accumulated_noise_floor;
+        let floor = read.noise_floor.filter(|floor| Some(*floor) != accumulated_floor);
+        let mut row = Self {
+            accumulated: read.accumulated.map(Into::into),
+            local: read.local.map(Into::into),
+            since: read.since.into_iter().map(Into::into).collect(),
+            explained: read.exact.map(Into::into),
+            recorded: read.recorded,
+            floor,
+            accumulated_floor,
+            excess: read.distribution,
+            verdict: read.verdict,
+            reason: read.reason,
+            known: read.known,
+            gate: read.judged.gate,
+            computed: read.judged.computed,
             is_single_operation: read.judged.one_stage,
-            demanded_of: read.judged.demanded_of.value(),
+            demanded_of: read.judged.demanded_of,
+            doubt: read.judged.doubt,
+            ..Self::new(site, positions, read.tolerance)
         };
-        let judged = SiteResult::judge(site, positions, SiteObservation::default(), measure);
-        let mut row = judged.in_doubt(read.judged.doubt.0);
-        row.accumulated = read.accumulated.value();
-        row.local = read.local.value();
-        row.since = read.since.value();
-        row.explained = read.exact.value();
-        (row.floor, row.accumulated_floor) = (floor, accumulated_floor);
-        row.recorded = read.recorded.value();
-        row.excess = read.distribution.value();
-        (row.verdict, row.reason) = (read.verdict.0, read.reason);
         let judged = if row.is_judged_by_accumulated() { &mut row.accumulated } else { &mut row.local };
         if let Some(judged) = judged {
             judged.spread = read.spread.and_then(ErrorMapRow::read).map(Box::new);
         }
-        row.known = read.known.value();
         row
     }
 }
@@ -141,19 +142,19 @@ pub(crate) fn position(row: &SiteResult) -> Option<usize> {
 /// A site that serves as an input in every pass.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StartRow {
-    tap: EnumName<Point>,
+    tap: Point,
     layer: Option<usize>,
 }
 
-impl JsonForm for StartRow {
-    type Value = Site;
-
-    fn of(Site { point, layer, .. }: Site) -> Self {
-        Self { tap: EnumName(point), layer }
+impl From<&Site> for StartRow {
+    fn from(site: &Site) -> Self {
+        Self { tap: site.point, layer: site.layer }
     }
+}
 
-    fn value(self) -> Site {
-        Site { point: self.tap.0, layer: self.layer, pass: None }
+impl From<StartRow> for Site {
+    fn from(start: StartRow) -> Self {
+        Self { point: start.tap, layer: start.layer, pass: None }
     }
 }
 
@@ -177,23 +178,22 @@ impl ExactRow {
     }
 }
 
-impl JsonForm for ExactRow {
-    type Value = RoundingEvaluation;
-
-    fn of(explained: RoundingEvaluation) -> Self {
+impl From<&RoundingEvaluation> for ExactRow {
+    fn from(explained: &RoundingEvaluation) -> Self {
         Self {
-            candidate: EngineErrorsRow::new(&explained, &explained.candidate),
-            reference: EngineErrorsRow::new(&explained, &explained.reference),
+            candidate: EngineErrorsRow::new(explained, &explained.candidate),
+            reference: EngineErrorsRow::new(explained, &explained.reference),
             evaluated: explained.evaluated,
-            shape: explained.shape,
-            found: explained.found,
-            alternatives: explained.alternatives,
+            shape: explained.shape.clone(),
+            found: explained.found.clone(),
+            alternatives: explained.alternatives.clone(),
         }
     }
+}
 
-    fn value(self) -> RoundingEvaluation {
-        let Self { evaluated, shape, candidate, reference, found, alternatives } = self;
-        RoundingEvaluation {
+impl From<ExactRow> for RoundingEvaluation {
+    fn from(ExactRow { evaluated, shape, candidate, reference, found, alternatives }: ExactRow) -> Self {
+        Self {
             candidate: candidate.side(&shape),
             reference: reference.side(&shape),
             evaluated,
@@ -240,7 +240,7 @@ impl EngineErrorsRow {
             bound_ratio: JsonNumber(side.bound_ratio),
             worst: worst.next(),
             next: worst.collect(),
-            bias: JsonForm::of(side.bias),
+            bias: side.bias.map(BiasRow::from),
             spread: side.spread.as_ref().and_then(ErrorMapRow::new),
         }
     }
@@ -262,7 +262,7 @@ impl EngineErrorsRow {
             over: self.over,
             bound_ratio: self.bound_ratio.0,
             worst: self.worst.into_iter().chain(self.next).map(off).collect(),
-            bias: self.bias.value(),
+            bias: self.bias.map(Into::into),
             spread: self.spread.and_then(ErrorMapRow::read),
         }
     }
@@ -303,10 +303,8 @@ enum BiasKind {
     Offset,
 }
 
-impl JsonForm for BiasRow {
-    type Value = BiasEstimate;
-
-    fn of(bias: BiasEstimate) -> Self {
+impl From<BiasEstimate> for BiasRow {
+    fn from(bias: BiasEstimate) -> Self {
         let (of, axis) = match bias.group {
             BiasGroup::Whole => (BiasGroupName::Tensor, None),
             BiasGroup::Axis(axis) => (BiasGroupName::Axis, Some(axis)),
@@ -321,63 +319,31 @@ impl JsonForm for BiasRow {
             sigmas: JsonNumber(bias.z),
         }
     }
+}
 
-    fn value(self) -> BiasEstimate {
-        let group = match self.of {
+impl From<BiasRow> for BiasEstimate {
+    fn from(row: BiasRow) -> Self {
+        let group = match row.of {
             BiasGroupName::Tensor => BiasGroup::Whole,
-            BiasGroupName::Axis => BiasGroup::Axis(self.axis.unwrap_or(0)),
+            BiasGroupName::Axis => BiasGroup::Axis(row.axis.unwrap_or(0)),
             BiasGroupName::Channel => BiasGroup::Channel,
         };
-        let is_scale = self.kind == BiasKind::Scale;
-        BiasEstimate { group, index: self.index, error: self.error.0, is_scale, z: self.sigmas.0 }
+        let is_scale = row.kind == BiasKind::Scale;
+        Self { group, index: row.index, error: row.error.0, is_scale, z: row.sigmas.0 }
     }
 }
 
-forms! {
-    /// A site of the forward pass.
-    SiteRow of Site {
-        #[serde(rename = "tap")]
-        point: EnumName<Point>,
-        layer: Option<usize>,
-        pass: Option<usize>,
-    }
-
-    /// Number of recorded rows of a pass, and the position of the last one.
-    RowCountRow of RecordedRows {
-        rows: usize,
-        last_position: usize,
-    }
-
-    /// Baseline entry that waives a failure.
-    WaiverRow of Waiver {
-        reason: String,
-        link: String,
-        expires: String,
-    }
-
-    /// Noise floor, if it was measured.
-    NoiseFloorRow of NoiseFloor {
-        max_abs: JsonNumber,
-        max_scaled: JsonNumber,
-        rel_l2: JsonNumber,
-    }
-
-    /// The error statistic that exceeds the perturbed runs the most.
-    ExcessRow of Excess {
-        statistic: EnumName<Statistic>,
-        error: JsonNumber,
-        noise: JsonNumber,
-        ratio: JsonNumber,
-    }
-
-    /// Entry of the tolerance table.
-    ToleranceRow of Tolerance {
-        max_abs: JsonNumber,
-        mean_abs: Option<JsonNumber>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        min_cosine: Option<JsonNumber>,
-        source: String,
-        #[serde(rename = "asked")]
-        is_asked: bool,
-    }
+/// Entry of the tolerance table. The table itself, a TOML file, has no field `asked`.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Tolerance")]
+struct ToleranceRow {
+    #[serde(with = "json_number")]
+    max_abs: f64,
+    #[serde(default, with = "json_number::optional")]
+    mean_abs: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "json_number::optional")]
+    min_cosine: Option<f64>,
+    source: String,
+    #[serde(rename = "asked")]
+    is_asked: bool,
 }
