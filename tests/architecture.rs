@@ -287,7 +287,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "evaluator",
         &[
             "format",
-            "plan",
             "change",
             "exact",
             "view",

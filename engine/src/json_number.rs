@@ -1,7 +1,11 @@
 //! Numbers in JSON. NaN and infinities become the strings "nan", "inf" and "-inf".
 
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A number in JSON.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct JsonNumber(#[serde(with = "crate::json_number")] pub f64);
 
 /// Writes a number, for `#[serde(with)]`.
 ///
@@ -44,8 +48,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D:
 pub mod optional {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    #[derive(Serialize, Deserialize)]
-    struct JsonNumber(#[serde(with = "super")] f64);
+    use crate::json_number::JsonNumber;
 
     /// Writes a number or null.
     ///

@@ -259,7 +259,7 @@ fn settings_of_another_format_change_nothing() {
 fn settings_of_codes_that_do_not_exist_are_refused() {
     let stated = |json: &str| serde_json::from_str::<ActivationCodes>(json).expect("the keys exist");
     let integers = stated(r#"{"group": {"values": 32}, "scale": "e8m0"}"#);
-    assert!(integers.problem().is_some_and(|problem| problem.contains("powers of two")));
+    assert!(integers.problem().is_some_and(|problem| problem.contains("power of two")));
     let quotients = stated(r#"{"codes": "f4_e2m1", "quotients": "e8m0_floor"}"#);
     assert!(quotients.problem().is_some_and(|problem| problem.contains("quotients")));
     let floats = stated(r#"{"codes": "f4_e2m1", "asymmetric": true}"#);

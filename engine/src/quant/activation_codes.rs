@@ -116,9 +116,9 @@ impl ActivationCodes {
             Self { codes, asymmetric: true, .. } if codes.largest_float().is_some() => {
                 Some("activation_codes: asymmetric is true, expected false for floating-point codes")
             }
-            Self { group: CodeGroup::Matrix, asymmetric: true, .. } => {
-                Some("activation_codes: asymmetric is true, expected false for the group \"matrix\"")
-            }
+            Self { group: CodeGroup::Matrix, asymmetric: true, .. } => Some(
+                "activation_codes: asymmetric is true, expected false: the file states the zero points of \"matrix\"",
+            ),
             // The codes of a matrix are read from its file.
             Self { codes: ActivationCodeType::Int8, scale, group, .. }
                 if scale.is_power() && *group != CodeGroup::Matrix =>

@@ -27,6 +27,7 @@ pub mod text;
 mod tokens;
 mod writer;
 
+pub use crate::json_number::JsonNumber;
 pub use advice::{quoted, shell};
 pub use agent::agent;
 pub use github::github;
@@ -40,7 +41,6 @@ pub(crate) use recorded_report::{FailureSize, RecordedDump, RecordedRow};
 pub use report_reader::{ReportContent, parse, read};
 pub use rollup::{ArchitectureSummary, rolled_up};
 pub use run_failure::RunFailure;
-pub use schema::JsonNumber;
 pub use server_checks::{ServerCheck, ServerReport};
 pub use table::{TableOptions, architectures, maps, table, verdicts};
 pub use tokens::PromptTokens;

@@ -2,14 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::json_number;
+use crate::json_number::JsonNumber;
 use crate::measure::{
     Agreement, Errors, Measurement, NonfiniteCounts, PositionAgreement, Tops, WorstElement,
 };
-
-/// A number in JSON. NaN and infinities become the strings "nan", "inf" and "-inf".
-#[derive(Clone, Copy, Serialize, Deserialize)]
-pub struct JsonNumber(#[serde(with = "json_number")] pub f64);
 
 /// The results of one comparison.
 #[derive(Serialize, Deserialize)]

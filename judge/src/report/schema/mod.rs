@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Serializer, Value};
 
 pub(crate) use figures::ElementRow;
-pub use figures::JsonNumber;
 pub(crate) use rows::{ExactRow, ReportRow, StartRow, position};
 pub(crate) use shard::ShardRow;
 

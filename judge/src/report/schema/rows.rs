@@ -6,10 +6,10 @@ use crate::align::RecordedRows;
 use crate::check::{Gate, Role, RoundingEvaluation, Tolerance};
 use crate::checkpoint::{Checkpoint, Point, Site};
 use crate::exact::{BiasEstimate, BiasGroup, EngineErrors, ExactValue, InexactValue};
-use crate::json_number;
+use crate::json_number::{self, JsonNumber};
 use crate::noise::{Excess, NoiseFloor};
 use crate::report::schema::error_map::ErrorMapRow;
-use crate::report::schema::figures::{JsonNumber, MeasurementRow};
+use crate::report::schema::figures::MeasurementRow;
 use crate::verdict::{Doubt, SiteResult, Verdict, Waiver};
 use crate::weight::DType;
 
