@@ -54,7 +54,7 @@ impl TrackedPath {
 }
 
 impl TrackedPath {
-    /// Runs `rename` while signals cannot delete the file.
+    /// Runs `rename`. Until it returns, no signal handler deletes the unfinished file.
     fn named(&self, rename: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut made = made();
         rename()?;

@@ -51,7 +51,7 @@ impl PythonEnvironment {
         };
         let Some(found) = found else {
             return Err(Error::Usage(format!(
-                "--python {}: no such program; name the Python of an environment with: {}",
+                "--python {}: no such program; give the path of a Python that has these packages: {}",
                 python.display(),
                 engine.packages().join(" ")
             )));

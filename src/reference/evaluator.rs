@@ -162,7 +162,7 @@ impl EvaluatorProcess {
         if self.process.is_stalled() {
             let seconds = self.limit.as_secs();
             return self.failure(
-                &format!("no message for {seconds} s, expected at least one of progress"),
+                &format!("no message for {seconds} s; a working evaluator sends its progress more often"),
                 "nothing was judged; if the model only loads slowly, raise --evaluator-timeout",
             );
         }

@@ -101,8 +101,8 @@ impl ExactValue {
         Self { value, sigma, radius }.moved(K * U * value.abs(), U * value.abs())
     }
 
-    /// Returns the root of a non-negative number, with one rounding. The error is bounded with the slope of the chord
-    /// to the lower end of the number's interval.
+    /// Returns the root of a non-negative number, with one rounding. The root is steepest below the number, so the
+    /// error is multiplied by the slope between the number and the lower end of its interval.
     pub(crate) fn root(self) -> Self {
         let root = self.value.sqrt();
         if root == 0.0 {

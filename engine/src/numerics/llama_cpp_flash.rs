@@ -180,8 +180,8 @@ fn softmax_row(row: &[f32], visible: Range<usize>, way: SummationPlan, out: &mut
 }
 
 /// Computes `Σ weights[key] · values[key]`, rounded to f16 after each key if `way.is_half`. The rows of `values`
-/// are `stride` apart. The kernel multiplies values by exponentials; a weight divided by the largest weight so far
-/// is that exponential.
+/// are `stride` apart. The kernel multiplies each value by exp(score − largest score so far), which is the
+/// key's weight divided by the largest weight so far.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2+fma+f16c"))]
 fn add_key_by_key(weights: &[f32], values: &[f32], stride: usize, way: SummationPlan, out: &mut [f32]) {
     let mut half = vec![f16::ZERO; out.len()];

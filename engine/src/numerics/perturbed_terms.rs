@@ -50,8 +50,8 @@ impl<'n> PerturbedTerms<'n> {
         }
     }
 
-    /// Adds the errors of sums of `n` products to `result`. `product` computes them from random errors of the terms of
-    /// `x`.
+    /// Adds to `result` the error of each sum of `n` products. `product` computes these errors from random errors of the
+    /// terms of `x`.
     fn moved(&self, result: Tensor, x: &Tensor, n: usize, product: impl Fn(&Tensor) -> Tensor) -> Tensor {
         // Streams of the upper half, so that no other noise with this seed is the same.
         let operation = self.operations.fetch_add(1, Ordering::Relaxed) | 1 << 63;

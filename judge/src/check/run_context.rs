@@ -286,7 +286,8 @@ impl<'r> RunContext<'r> {
         Ok(self.operations.get_or_init(|| operations))
     }
 
-    /// Runs once from the dump's values. Evaluates the rounding of an operation if the verdict depends on it.
+    /// Runs once, each operation from the dump's values. Unless a tolerance decides, also computes the bounds of the
+    /// operations' rounding errors.
     pub(crate) fn evaluate(
         &self,
         script: &RunInput,

@@ -110,7 +110,7 @@ impl FusedForm {
             FusedForm::Stream => (
                 matches!(taps, [_, block] | [_, block, _] if block.scope() == TapScope::Layer)
                     && taps[0].scope() != TapScope::Layer,
-                "a tap of the model, a tap of each layer and, if the last entry differs, a tap for it",
+                "a tap for the first array, a tap for the array of each layer and, if the last array is of another tap, a third one",
             ),
         };
         let names: Vec<String> = taps.iter().map(ToString::to_string).collect();

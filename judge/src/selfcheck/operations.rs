@@ -168,7 +168,7 @@ impl PassPair {
         Ok(Self { all: SinglePass::of(subject, &tokens)?, short })
     }
 
-    /// Returns the pass whose values apply to a pass that ends at position `end`.
+    /// Returns the whole pass that a pass ending at position `end` is compared with.
     fn up_to(&self, end: usize) -> &SinglePass {
         self.short.as_ref().filter(|short| end <= short.tokens.len()).unwrap_or(&self.all)
     }

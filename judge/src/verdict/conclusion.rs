@@ -171,9 +171,7 @@ impl ComparisonResults<'_> {
         }
         let told = |((point, told), places): ((Point, &str), usize)| {
             let all = self.rows.iter().filter(|row| row.site.point == point).count();
-            format!(
-                "{point}: {told}; this explains {places} of {all} sites, which the stated rounding does not"
-            )
+            format!("{point}: {told}; this explains {places} of {all} sites; the stated rounding does not")
         };
         found.into_iter().map(told).collect()
     }

@@ -63,7 +63,7 @@ pub struct SiteResult {
     pub accumulated: Option<Measurement>,
     /// Local error: the error since the nearest recorded values.
     pub local: Option<Measurement>,
-    /// The sites from which the local error starts. Empty if it starts from the tokens.
+    /// The sites whose recorded values are the inputs of the local computation. Empty if its inputs are the tokens.
     pub since: Vec<Site>,
     /// Rounding evaluation of both sides, if evaluated.
     pub explained: Option<RoundingEvaluation>,

@@ -1,4 +1,5 @@
-//! Expert settings of an architecture's files: choice and weights of experts, and shared experts.
+//! How the files of an architecture state its experts: how a token's experts are chosen and their outputs weighted, and
+//! which experts all tokens share.
 
 use crate::error::{Error, Result};
 use crate::format::Gguf;

@@ -260,7 +260,7 @@ fn check_supported(module: &ModuleTensors) -> Result<()> {
     Ok(())
 }
 
-/// Returns the whole numbers of a tensor.
+/// Returns the integers that a tensor stores.
 fn integers(module: &ModuleTensors, tensor: &str) -> Result<Vec<i64>> {
     if module.get(tensor).is_none() {
         // Settings of other types in `qmodel.pt`, such as 1.58 bits, do not become tensors.

@@ -137,7 +137,7 @@ fn grid_sums<B: GridBlock>(w: &B, a: &q8_k::BlockQ8K) -> BlockSums {
     BlockSums { scale: widen(w.block_scale()), sums }
 }
 
-/// Returns the sums of the grid entries, and the integer sums of the shifts.
+/// Returns two sums of products with the activations of a block: of the grid entries, and of the shifts, as integers.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn entry_and_shift_sums<B: ShiftedGridBlock>(w: &B, a: &q8_k::BlockQ8K) -> (BlockSums, __m256i) {

@@ -199,7 +199,7 @@ impl<'s> Rerun<'s> {
         }
     }
 
-    /// Returns every change that applies at some site of the rerun part.
+    /// Returns every change that applies to at least one site in the part of the model that is run again.
     fn changes(&self) -> Result<FoundChanges> {
         let mut scout = ApplicableChanges { rerun: self, found: FoundChanges::default() };
         self.run(&[], &mut scout)?;
