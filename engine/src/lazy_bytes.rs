@@ -104,13 +104,14 @@ impl LazyBytes {
         Self { bytes, home: ByteStorage::Elsewhere(origin, 0) }
     }
 
-    /// Returns the number of bytes, downloaded or not.
-    pub(crate) fn len(&self) -> usize {
+    /// Returns the number of bytes, downloaded or not. If this were private, other packages would silently call the
+    /// slice's `len` instead, which downloads all bytes.
+    pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
     /// Returns true if there are no bytes.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
