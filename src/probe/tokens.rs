@@ -97,7 +97,7 @@ pub(crate) const CONVERSATION: [ConversationMessage; 3] =
 /// The chat template in the model's own files, rendered.
 #[derive(Clone, Debug, Default)]
 pub struct ModelTemplate {
-    /// The rendered [`CONVERSATION`], if it is known.
+    /// The rendered `CONVERSATION`, if it is known.
     pub words: Option<String>,
     /// BOS token as text; empty if the model has none.
     pub beginning: String,
