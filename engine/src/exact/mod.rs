@@ -1,5 +1,5 @@
 //! Exact values of operations, and their error bounds: the framework that each operation's exact evaluation
-//! (`ops/<operation>/exact.rs`) plugs into, as one implementation of [`Operation`].
+//! (`ops/<operation>/exact.rs`) plugs into, as one implementation of `Operation`.
 //!
 //! The module is independent of the kernels of [`numerics`](crate::numerics). Every operation is evaluated again, in
 //! `f64`, from its inputs and a [`Profile`] of where and how an engine rounds. Each result is an [`ExactValue`]: a

@@ -1,7 +1,7 @@
 //! Operations of a transformer. One folder holds one operation:
 //!
 //! - `mod.rs`: the formula, its shapes and source, and the definition as pure functions, independent of any model;
-//! - `exact.rs`: the exact value of each result and its error bound, one [`Operation`](crate::exact::Operation);
+//! - `exact.rs`: the exact value of each result and its error bound, one `exact::Operation`;
 //! - `faults.rs`: known mistakes of ports: how to compute the operation with each, and how to recognise it, as
 //!   [`CatalogueEntry`](crate::change::CatalogueEntry).
 //!

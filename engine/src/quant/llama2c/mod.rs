@@ -31,7 +31,7 @@ pub fn products() -> Products {
     fast_products().unwrap_or(plain_products)
 }
 
-/// Returns the fastest [`GroupProducts`] of this machine.
+/// Returns the fastest `GroupProducts` of this machine.
 pub fn group_products() -> GroupProducts {
     fast_group_products().unwrap_or(plain_group_products)
 }

@@ -56,7 +56,7 @@ pub fn plain_products(weights: &[u8], activations: &[&[f32]], out: &mut [f32]) {
     }
 }
 
-/// Portable version of [`GroupProducts`], which defines the bits.
+/// Portable version of `GroupProducts`, which defines the bits.
 pub fn plain_group_products(weights: Groups, activations: &[QuantisedRow], out: &mut [f32]) {
     by_row(weights, activations, out, |codes, x| {
         let products = codes.iter().zip(x).map(|(&w, &x)| i32::from(w as i8) * i32::from(x));
